@@ -78,11 +78,6 @@ def load_function(path: str, *arguments: str, field: str) -> Any:
     return found
 
 
-GROUPS = (
-    "data_sources", "features", "models", "losses", "metrics", "analyzers", "randomizers",
-)  # fmt: skip
-
-
 def registered(group: str) -> dict[str, str]:
     """Name -> `module:attribute` of everything that installed packages offer as `fl_shuffle.GROUP`.
 

@@ -58,19 +58,14 @@ def exact_group(step: float, largest: float) -> int:
     return max(1, int(2.0**24 * step / largest))
 
 
-def sum_is_exact(count: int, largest: float, smallest_step: float) -> bool:
-    """Whether float64 adds `count` reports exactly, in any order.
-
-    True if count * largest < 2^53 * smallest_step, where `largest` bounds every coordinate and all
-    reports lie on grids whose steps are powers of two >= smallest_step: every partial sum is then
-    an integer below 2^53 in units of the smallest step.
-    """
-    return count * largest < 2.0**53 * smallest_step
-
-
 def require_exact(count: int, largest: float, smallest_step: float) -> None:
-    """Raise `NotApplicableError` unless `sum_is_exact`."""
-    if not sum_is_exact(count, largest, smallest_step):
+    """Raise `NotApplicableError` unless float64 adds `count` reports exactly, in any order.
+
+    It does if count * largest < 2^53 * smallest_step, where `largest` bounds every coordinate and
+    all reports lie on grids whose steps are powers of two >= smallest_step: every partial sum is
+    then an integer below 2^53 in units of the smallest step.
+    """
+    if not count * largest < 2.0**53 * smallest_step:
         raise NotApplicableError(
             f"a sum of {count} reports up to {largest:g} on a grid of {smallest_step:g} is not "
             "exact in float64: give the clients noise scales that are closer together"

@@ -16,7 +16,7 @@ from benchmarks.chaos.tally import Tally
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
-from fl_shuffle.shuffler.remote.link import Link, Sender, ShufflerError
+from fl_shuffle.shuffler.remote.link import Link, Sender
 from fl_shuffle.shuffler.remote.sealing import seal
 
 CULPRIT = 0
@@ -49,7 +49,7 @@ class Case:
         """Call the shuffler; a refusal is written down."""
         try:
             Link(self.sender._own, 0.0).ask_bytes(method, data)
-        except ShufflerError as error:
+        except wire.ShufflerError as error:
             print(error, flush=True)
 
     def hand_over(

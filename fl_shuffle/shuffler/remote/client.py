@@ -22,7 +22,7 @@ from fl_shuffle.errors import PrivacyBudgetError, RunError
 from fl_shuffle.shuffler.local import Answer, Ids, Mask, Shuffled, UnusableBatchError, listed
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
-from fl_shuffle.shuffler.remote.link import Link, ShufflerError
+from fl_shuffle.shuffler.remote.link import Link
 from fl_shuffle.shuffler.remote.summing import sum_of_content
 
 log = logging.getLogger("fl_shuffle.run.shuffler")
@@ -81,7 +81,7 @@ class RemoteShuffler:
         """Who is in the round's batch (mask [clients]), which is then fixed; None: too few."""
         try:
             bitmap = self._ask(wire.CLOSE, round_number)
-        except ShufflerError as error:
+        except wire.ShufflerError as error:
             if error.reason == "FAILED_PRECONDITION":
                 return None
             raise

@@ -9,12 +9,12 @@ import logging
 
 import numpy as np
 
-from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.credentials import Settings, digest_of
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD
 from fl_shuffle.shuffler.remote.store import Store, Taken
+from fl_shuffle.shuffler.remote.wire import ShufflerError
 
 log = logging.getLogger("fl_shuffle.shuffler")
 
@@ -22,16 +22,9 @@ PAGE_BYTES = 1 << 22
 """About so much of a batch goes out at a time."""
 
 
-class Refused(FlShuffleError):
-    """A call that is not answered; `reason` is one of gRPC's status codes, by name."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        self.reason = reason
-        super().__init__(text)
-
-
 class RequestHandler:
-    """Answers calls, from several threads. `private` is the shuffler's own key."""
+    """Answers calls, from several threads, or raises `ShufflerError`. `private` is the shuffler's
+    own key."""
 
     def __init__(self, settings: Settings, store: Store, private: bytes) -> None:
         self._settings = settings
@@ -45,19 +38,19 @@ class RequestHandler:
         call, sealed = wire.Call.decoded(data)
         clients = self._clients.get(digest_of(call.token))
         if clients is None:
-            raise Refused("UNAUTHENTICATED", "this token was not handed out by this shuffler")
+            raise ShufflerError("UNAUTHENTICATED", "this token was not handed out by this shuffler")
         if call.client is None or not clients[0] <= call.client <= clients[-1]:
-            raise Refused("PERMISSION_DENIED", "this token does not speak for that client")
+            raise ShufflerError("PERMISSION_DENIED", "this token does not speak for that client")
         agreement = self._known(call)
         if call.agreement != agreement:
             # The analyzer could tell such a report by what it is bound to.
-            raise Refused(
+            raise ShufflerError(
                 "FAILED_PRECONDITION",
                 "this report is bound to other facts than this run was begun with: is every site "
                 "sent the same configuration?",
             )
         if len(sealed) != agreement.delivery_bytes:
-            raise Refused(
+            raise ShufflerError(
                 "INVALID_ARGUMENT",
                 f"what a client sends of a round has {agreement.delivery_bytes} bytes, no other "
                 "number",
@@ -65,7 +58,7 @@ class RequestHandler:
         taken = self._store.add(call.place, call.client, sealed)
         if taken is not Taken.ACCEPTED:
             already = taken is Taken.ALREADY
-            raise Refused("ALREADY_EXISTS" if already else "FAILED_PRECONDITION", taken.value)
+            raise ShufflerError("ALREADY_EXISTS" if already else "FAILED_PRECONDITION", taken.value)
         return b""
 
     def begin(self, data: bytes) -> bytes:
@@ -73,15 +66,15 @@ class RequestHandler:
         call, bitmap = self._from_analyzer(data)
         agreement, settings = call.agreement, self._settings
         if agreement is None:
-            raise Refused("INVALID_ARGUMENT", "a round is begun with the facts of its run")
+            raise ShufflerError("INVALID_ARGUMENT", "a round is begun with the facts of its run")
         asked = wire.mask_of(bitmap, agreement.clients)
         if agreement.clients != settings.clients:
-            raise Refused(
+            raise ShufflerError(
                 "FAILED_PRECONDITION",
                 f"data.clients = {agreement.clients}: this shuffler enrolled {settings.clients}",
             )
         if agreement.delivery_bytes > settings.largest_report + OVERHEAD:
-            raise Refused(
+            raise ShufflerError(
                 "FAILED_PRECONDITION",
                 f"{agreement.batches} reports of {agreement.report_bytes} bytes a client and round "
                 f"(sealed, {OVERHEAD} more each): this shuffler takes at most "
@@ -101,7 +94,7 @@ class RequestHandler:
         least = max(self._settings.min_reports, self._known(call).min_reports)
         present = self._store.close_round(call.place, least, self._private)
         if present is None:
-            raise Refused(
+            raise ShufflerError(
                 "FAILED_PRECONDITION",
                 f"fewer than {least} usable reports of round {call.round_number} are here; nothing "
                 "is released",
@@ -115,9 +108,9 @@ class RequestHandler:
         on, none behind the last one."""
         call, sent = self._from_analyzer(data)
         if self._store.attendance(call.place) is None:
-            raise Refused("FAILED_PRECONDITION", "the round is not closed")
+            raise ShufflerError("FAILED_PRECONDITION", "the round is not closed")
         if self._store.handed_over(call.place):
-            raise Refused("FAILED_PRECONDITION", "the round was handed over and is gone")
+            raise ShufflerError("FAILED_PRECONDITION", "the round was handed over and is gone")
         first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
         most = max(1, PAGE_BYTES // self._known(call).piece_bytes)
         return b"".join(self._store.batch(call.place, first, most))
@@ -131,11 +124,11 @@ class RequestHandler:
     def _from_analyzer(self, data: bytes) -> tuple[wire.Call, bytes]:
         call, sent = wire.Call.decoded(data)
         if digest_of(call.token) != self._settings.analyzer:
-            raise Refused("UNAUTHENTICATED", "this is not the analyzer's token")
+            raise ShufflerError("UNAUTHENTICATED", "this is not the analyzer's token")
         return call, sent
 
     def _known(self, call: wire.Call) -> Agreement:
         agreement = self._store.agreement(call.run)
         if agreement is None:
-            raise Refused("NOT_FOUND", "no such run was begun here")
+            raise ShufflerError("NOT_FOUND", "no such run was begun here")
         return agreement

@@ -12,11 +12,11 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
 from fl_shuffle.shuffler.remote.credentials import Pass
 from fl_shuffle.shuffler.remote.sealing import seal
+from fl_shuffle.shuffler.remote.wire import ShufflerError
 
 CALL_SECONDS = 60.0
 """A single call may take so long."""
@@ -30,17 +30,6 @@ AGAIN = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 """What may be otherwise at the next try."""
-
-
-class ShufflerError(FlShuffleError):
-    """A shuffler that refused a call or does not answer; `reason` is gRPC's status code, by
-    name."""
-
-    exit_code = 1
-
-    def __init__(self, reason: str, text: str) -> None:
-        self.reason = reason
-        super().__init__(text)
 
 
 class Link:

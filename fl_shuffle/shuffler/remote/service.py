@@ -32,7 +32,7 @@ from fl_shuffle.shuffler.remote.credentials import (
     require_address,
     write_key,
 )
-from fl_shuffle.shuffler.remote.handler import Refused, RequestHandler, log
+from fl_shuffle.shuffler.remote.handler import RequestHandler, log
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD, new_key, public_key
 from fl_shuffle.shuffler.remote.store import Store
 
@@ -184,7 +184,7 @@ def _refusing(
     def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             return answer(data)
-        except Refused as refusal:
+        except wire.ShufflerError as refusal:
             reason, text = refusal.reason, str(refusal)
         except FlShuffleError as error:
             reason, text = "INVALID_ARGUMENT", str(error)

@@ -26,6 +26,17 @@ _LENGTH = 4
 """Bytes of a head's length."""
 
 
+class ShufflerError(FlShuffleError):
+    """A call that a shuffler refuses, or does not answer; `reason` is gRPC's status code, by
+    name."""
+
+    exit_code = 1
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        super().__init__(text)
+
+
 @dataclass(frozen=True)
 class Call:
     """Who calls (`token`), about which round of which run; where one is begun or reports are handed

@@ -30,7 +30,7 @@ from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.meaning import against
 from fl_shuffle.report.record import read_run
 from fl_shuffle.run_words import footer
-from fl_shuffle.shuffler.remote import link
+from fl_shuffle.shuffler.remote import link, wire
 from fl_shuffle.shuffler.remote.client import RemoteShuffler
 from fl_shuffle.shuffler.remote.link import Sender
 from server.app import app as server_app
@@ -145,7 +145,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     for text in (against(read_run(run)), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
-    with pytest.raises(link.ShufflerError, match="handed over"):
+    with pytest.raises(wire.ShufflerError, match="handed over"):
         list(lab.analyzer(replace(FACTS, run=run_id(run))).fetch(1))
 
 

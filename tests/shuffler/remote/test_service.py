@@ -19,7 +19,7 @@ from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import opened_report
 from fl_shuffle.shuffler.remote.credentials import Pass, Settings
 from fl_shuffle.shuffler.remote.handler import RequestHandler
-from fl_shuffle.shuffler.remote.link import Link, ShufflerError
+from fl_shuffle.shuffler.remote.link import Link
 from fl_shuffle.shuffler.remote.service import opened
 from fl_shuffle.shuffler.remote.store import Store
 from tests.shuffler.remote.small_shuffler import CLIENTS, EVERYBODY, FACTS, Lab, make_lab, serving
@@ -47,7 +47,7 @@ def test_a_round_from_begin_to_end(
         analyzer = lab.analyzer()
         assert analyzer.open(1, EVERYBODY).collecting
         send(lab, range(4))
-        with pytest.raises(ShufflerError, match="not closed"):
+        with pytest.raises(wire.ShufflerError, match="not closed"):
             list(analyzer.fetch(1))
         present = analyzer.close(1)
         assert present is not None and present.tolist() == [True] * 4 + [False] * 2
@@ -58,10 +58,10 @@ def test_a_round_from_begin_to_end(
         assert sorted(row.tolist() for row in rows if row is not None) == REPORTS[:4].tolist()
         assert list(analyzer.fetch(1)) == batch
         assert not analyzer.open(1, EVERYBODY).collecting
-        with pytest.raises(ShufflerError, match="not open"):
+        with pytest.raises(wire.ShufflerError, match="not open"):
             send(lab, range(4, 5))
         analyzer.forget(1)
-        with pytest.raises(ShufflerError, match="handed over"):
+        with pytest.raises(wire.ShufflerError, match="handed over"):
             list(analyzer.fetch(1))
         with pytest.raises(RunError, match="handed round 1 over"):
             analyzer.open(1, EVERYBODY)
@@ -79,18 +79,18 @@ def test_who_may_do_what(lab: Lab, tmp_path: Path) -> None:
     with serving(lab):
         lab.analyzer().open(1, EVERYBODY)
         for token in (analyzer.token, bytes(32)):
-            with pytest.raises(ShufflerError, match="was not handed out"):
+            with pytest.raises(wire.ShufflerError, match="was not handed out"):
                 lab.sender(0, token=token).send(FACTS, 1, 0, REPORTS[:1])
         for client in (2, CLIENTS, 1 << 60):
-            with pytest.raises(ShufflerError, match="does not speak for that client"):
+            with pytest.raises(wire.ShufflerError, match="does not speak for that client"):
                 lab.sender(0).send(FACTS, 1, client, REPORTS[:1])
         for method in (wire.BEGIN, wire.CLOSE, wire.FETCH, wire.FINISH):
             call = wire.Call(site.token, FACTS.run, 1, FACTS)
-            with pytest.raises(ShufflerError, match="not the analyzer's token"):
+            with pytest.raises(wire.ShufflerError, match="not the analyzer's token"):
                 Link(analyzer, 5.0).ask(method, call, wire.bitmap_of(EVERYBODY))
         send(lab, range(6))
         lab.patience = 0.0
-        with pytest.raises(ShufflerError, match="is this its certificate"):
+        with pytest.raises(wire.ShufflerError, match="is this its certificate"):
             lab.sender(0, certificate=other.certificate).send(FACTS, 1, 0, REPORTS[:1])
         with pytest.raises(RunError, match="in use by another shuffler"):
             opened(lab.store).__enter__()
@@ -110,14 +110,14 @@ def test_the_shufflers_own_minimum_stands_above_the_servers(tmp_path: Path) -> N
 def test_what_a_run_must_not_be(lab: Lab) -> None:
     with serving(lab):
         more = lab.analyzer(replace(FACTS, clients=7))
-        with pytest.raises(ShufflerError, match=r"data.clients = 7: this shuffler enrolled 6"):
+        with pytest.raises(wire.ShufflerError, match=r"data.clients = 7: this shuffler enrolled 6"):
             more.open(1, np.ones(7, dtype=bool))
-        with pytest.raises(ShufflerError, match="--largest-report"):
+        with pytest.raises(wire.ShufflerError, match="--largest-report"):
             lab.analyzer(replace(FACTS, dimension=1 << 20)).open(1, EVERYBODY)
-        with pytest.raises(ShufflerError, match="no such run"):
+        with pytest.raises(wire.ShufflerError, match="no such run"):
             send(lab, range(1))
         lab.analyzer().open(1, EVERYBODY)
-        with pytest.raises(ShufflerError, match="other facts"):
+        with pytest.raises(wire.ShufflerError, match="other facts"):
             lab.analyzer(replace(FACTS, min_reports=3)).open(1, EVERYBODY)
 
 
@@ -134,12 +134,14 @@ def test_what_no_honest_site_sends_is_refused(lab: Lab) -> None:
         ):  # fmt: skip
             other: Any = replace(FACTS, **changed)
             report = np.zeros((other.batches, other.dimension), np.float32)
-            with pytest.raises(ShufflerError, match="bound to other facts"):
+            with pytest.raises(wire.ShufflerError, match="bound to other facts"):
                 lab.sender(1).send(other, 1, 2, report)
         for size in (0, 1, 48, FACTS.sealed_bytes - 1, FACTS.sealed_bytes + 1, 60_000):
-            with pytest.raises(ShufflerError, match=f"has {FACTS.sealed_bytes} bytes, no other"):
+            with pytest.raises(
+                wire.ShufflerError, match=f"has {FACTS.sealed_bytes} bytes, no other"
+            ):
                 link.ask(wire.DELIVER, call, bytes(size))
-        with pytest.raises(ShufflerError, match="arger"):
+        with pytest.raises(wire.ShufflerError, match="arger"):
             link.ask_bytes(wire.DELIVER, bytes(1 << 20))
         present = analyzer.close(1)
         assert present is not None and np.flatnonzero(present).tolist() == [0, 1]
