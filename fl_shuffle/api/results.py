@@ -189,7 +189,7 @@ class Result:
         """Write the run's privacy report, one HTML page; returns where it is."""
         from fl_shuffle.report.page import write_report
 
-        return write_report(self.directory, None if path is None else Path(path))
+        return write_report([self.ledger.record], None if path is None else Path(path))
 
 
 def _known(value: float | None) -> float:

@@ -30,20 +30,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.report.draw import write_figures
-    from fl_shuffle.report.formats import write_text
     from fl_shuffle.report.meaning import Policy
-    from fl_shuffle.report.page import render, report_path
+    from fl_shuffle.report.page import write_report
     from fl_shuffle.report.record import read_run
 
-    folders = [Path(name) for name in arguments.run_directory]
     policy = None if arguments.policy is None else Policy.parse(arguments.policy)
-    path = report_path(folders, None if arguments.out is None else Path(arguments.out))
-    runs = []
-    for folder in folders:
-        tell(f"counting every client of {folder} again")
-        runs.append(read_run(folder))
-    tell("writing the page")
-    print(f"report: {write_text(render(runs, policy=policy, purpose=arguments.purpose), path)}")
+    runs = [read_run(Path(name)) for name in arguments.run_directory]
+    tell("counting every client again, and writing the page")
+    out = None if arguments.out is None else Path(arguments.out)
+    path = write_report(runs, out, policy=policy, purpose=arguments.purpose)
+    print(f"report: {path}")
     if arguments.open:
         webbrowser.open(path.resolve().as_uri())
     for form in FIGURES:

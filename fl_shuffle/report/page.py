@@ -28,7 +28,7 @@ from fl_shuffle.report.figures import Figure, thinned
 from fl_shuffle.report.formats import Grid, rows, short, write_text
 from fl_shuffle.report.many import runs_view, sweep_view
 from fl_shuffle.report.meaning import Policy
-from fl_shuffle.report.record import RunRecord, read_run
+from fl_shuffle.report.record import RunRecord
 from fl_shuffle.report.tables import clients_table, rounds_table
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _explained(name: str, column: Column) -> str:
 
 
 def write_report(
-    directories: Path | Sequence[Path],
+    runs: Sequence[RunRecord],
     out: Path | None = None,
     *,
     policy: Policy | None = None,
@@ -71,20 +71,13 @@ def write_report(
 
     By default that is RUN/report.html for one run; several need `out`. Every epsilon is recomputed
     from the ledgers' classes and attendance, and a disagreement with what is recorded is printed.
-    `policy` grades the headline, `purpose` is printed as it is. Raises `RunError` if a run cannot
-    be read or the page not be written, `ConfigError` for several runs without `out`.
+    `policy` grades the headline, `purpose` is printed as it is. Raises `RunError` if the page
+    cannot be written, `ConfigError` for several runs without `out`.
     """
-    folders = [directories] if isinstance(directories, Path) else list(directories)
-    path = report_path(folders, out)
-    runs = [read_run(folder) for folder in folders]
-    return write_text(render(runs, policy=policy, purpose=purpose), path)
-
-
-def report_path(folders: Sequence[Path], out: Path | None) -> Path:
-    """Where the page of these runs goes. Raises `ConfigError` for several runs without `out`."""
-    if out is None and len(folders) != 1:
+    if out is None and len(runs) != 1:
         raise ConfigError("a report over several runs is no run's own; say where with --out FILE")
-    return folders[0] / "report.html" if out is None else out
+    path = runs[0].directory / "report.html" if out is None else out
+    return write_text(render(runs, policy=policy, purpose=purpose), path)
 
 
 class View(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.report.page import write_report
+from fl_shuffle.report.record import read_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 WIDTHS = {390: 844, 1280: 800}
@@ -122,13 +123,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> str:
-    return write_report(run).read_text(encoding="utf-8")
+    return write_report([read_run(run)]).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def together(run: Path) -> str:
     # The same run twice: both halves of the page say the same, and must be told apart by name.
-    path = write_report([run, run], run.parent / "page.html")
+    path = write_report([read_run(each) for each in (run, run)], run.parent / "page.html")
     return path.read_text(encoding="utf-8")
 
 

@@ -49,7 +49,7 @@ def test_nobody_misses_them(
     run = tmp_path / "run"
     before = fs.Result(run)
     rows = list(csv.DictReader((run / "metrics.csv").open()))
-    table, page = dict(before.metrics), write_report(run).read_text()
+    table, page = dict(before.metrics), write_report([read_run(run)]).read_text()
     for name in VIEWS:
         (run / name).unlink()
     after = fs.Result(run)
@@ -59,7 +59,7 @@ def test_nobody_misses_them(
         np.testing.assert_array_equal(after.metrics[name], values)
         wanted = [float(row[name]) if row[name] else np.nan for row in rows]
         np.testing.assert_allclose(values.astype(float), wanted, rtol=1e-9)
-    assert write_report(run).read_text() == page
+    assert write_report([read_run(run)]).read_text() == page
     capsys.readouterr()
     assert main(["runs", str(tmp_path)]) == 0
     assert "finished" in capsys.readouterr().out
