@@ -82,30 +82,29 @@ def gradients(budget: float) -> tuple[float, float]:
     # Packs as a worker makes them: rows that stay in the cache.
     pack = max(1, min(CLIENTS, 2_000_000 // engine.dimension))
     theirs, other = torch.empty(pack, engine.dimension), cnn()
-    starts = range(0, CLIENTS, pack)
+    packs = [
+        (min(pack, CLIENTS - first), slice(first * RECORDS, min(first + pack, CLIENTS) * RECORDS))
+        for first in range(0, CLIENTS, pack)
+    ]
 
-    def our_pack(start: int) -> Tensor:
-        count = min(pack, CLIENTS - start)
-        own = slice(start * RECORDS, (start + count) * RECORDS)
+    def ours(count: int, own: slice) -> Tensor:
         return engine.client_means(flat, x[own], y[own], offsets[: count + 1], 1.0)
 
-    def floor_pack(start: int) -> Tensor:
-        count = min(pack, CLIENTS - start)
-        own = slice(start * RECORDS, (start + count) * RECORDS)
+    def floor(count: int, own: slice) -> Tensor:
         one_by_one(other, x[own], y[own], theirs[:count])
         return theirs[:count]
 
-    for start in starts:
-        ours, floor = our_pack(start), floor_pack(start)
-        difference = float((ours - floor).abs().max() / floor.abs().max())
+    for each in packs:
+        mine, base_line = ours(*each), floor(*each)
+        difference = float((mine - base_line).abs().max() / base_line.abs().max())
         if difference > 1e-5:
             raise SystemExit(f"ours and the floor differ by {difference:.1e}")
     times: list[tuple[float, float]] = []
     end = time.perf_counter() + budget
     while len(times) < 5 or time.perf_counter() < end:
         own, base = (
-            seconds(lambda play=play: [play(start) for start in starts])  # type: ignore[misc]
-            for play in (our_pack, floor_pack)
+            seconds(lambda play=play: [play(*each) for each in packs])  # type: ignore[misc]
+            for play in (ours, floor)
         )
         times.append((own, base))
     own, base = median(a for a, _ in times), median(b for _, b in times)

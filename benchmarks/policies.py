@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+import fl_shuffle as fs
 from benchmarks.tables import markdown
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
-from fl_shuffle.api.configs import resolve_config
 from fl_shuffle.budgets import make_budgets
-from fl_shuffle.configuration.sections import BudgetsSection, Config
-from fl_shuffle.planner.cost import cost_of, plan_of
+from fl_shuffle.configuration.sections import BudgetsSection
 
 DISTRIBUTIONS = {
     "constant": "all 0.5",
@@ -48,7 +46,7 @@ HEADS = (
 )
 
 
-def configuration(distribution: str, settings: dict[str, Any]) -> Config:
+def settings_of(distribution: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The distribution's budgets under a policy; of several reports a client and round each has
     sqrt(m) times the noise, so that their mean has the noise of one."""
     settings = {
@@ -69,20 +67,19 @@ def configuration(distribution: str, settings: dict[str, Any]) -> Config:
         epsilons = [gaussian_epsilon(delta, mu / reports**0.5) for mu in mus]
         settings |= {"budgets.distribution": "listed", "budgets.epsilons": epsilons}
         settings.pop("budgets.epsilon", None)
-    return resolve_config({}, settings)
+    return settings
 
 
 def cells(distribution: str, policy: str) -> list[str]:
     """One row."""
-    config = configuration(distribution, POLICIES[policy])
-    summed = replace(config, privacy=replace(config.privacy, release="sum"))
-    plan, _ = plan_of(config)
+    settings = settings_of(distribution, POLICIES[policy])
     spent = []
-    for each in (config, summed):
-        costs, _ = cost_of(each)
-        epsilons = np.repeat([cost.epsilon for cost in costs], [cost.clients for cost in costs])
+    for release in ("reports", "sum"):
+        cost = fs.cost({}, overrides={**settings, "privacy.release": release})
+        counts = [each.clients for each in cost.classes]
+        epsilons = np.repeat([each.epsilon for each in cost.classes], counts)
         spent.append(f"{epsilons.max():.3g}, {np.median(epsilons):.3g}")
-    return [DISTRIBUTIONS[distribution], policy, f"{plan.noise_of_mean(1):.3g}", *spent]
+    return [DISTRIBUTIONS[distribution], policy, f"{cost.noise_of_mean:.3g}", *spent]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -212,22 +212,21 @@ def _question() -> Message:
     return stamp(TrainRequest(1, 0, 3).message(model, 2))
 
 
-Cell = tuple[str, str, str, int, Any]
-"""Of a ledger: table, column, name and value of the row's key, and what is written into it."""
+Cell = tuple[str, str, str, Any]
+"""Of a ledger: table, column, which rows, and what is written into them."""
 
 
 def _cells(ledger: Path) -> list[Cell]:
-    found: list[Cell] = []
     with closing(sqlite3.connect(ledger)) as database:
+        facts = [f"key = '{key}'" for (key,) in database.execute("SELECT key FROM meta")]
         tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        for (table,) in tables:
-            columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
-            key = "round" if table in ("round_classes", "metrics") else "rowid"
-            rows = [row for (row,) in database.execute(f'SELECT {key} FROM "{table}"')]
-            # Facts are one a row; elsewhere rows are alike.
-            for row in rows if table == "meta" else rows[-1:]:
-                found += [(table, name, key, row, value) for name in columns for value in NONSENSE]
-    return found
+        return [
+            (table, column[1], rows, value)
+            for (table,) in tables
+            for column in database.execute(f'PRAGMA table_info("{table}")')
+            for rows in (facts if table == "meta" else ["TRUE"])
+            for value in NONSENSE
+        ]
 
 
 class Reported:
@@ -238,14 +237,13 @@ class Reported:
         self._folder.mkdir()
 
     def __call__(self, cell: Cell) -> object:
-        table, column, key, row, value = cell
+        table, column, rows, value = cell
         place = self._folder / "ledger.sqlite"
         shutil.copy(self._ledger, place)
         with closing(sqlite3.connect(place)) as database:
             try:
                 with database:
-                    change = f'UPDATE "{table}" SET "{column}" = ? WHERE {key} = ?'
-                    database.execute(change, (value, row))
+                    database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE {rows}', [value])
             except sqlite3.IntegrityError:
                 return None
         return page.render([read_run(self._folder)])

@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.chaos.apart.hostile import sealed_reports
 from benchmarks.chaos.apart.kills import kills
 from benchmarks.chaos.crashes import crashes
 from benchmarks.chaos.damage import damages
@@ -21,7 +20,7 @@ from benchmarks.chaos.fuzzing import fuzz
 from benchmarks.chaos.hostile import replies
 from benchmarks.chaos.tally import Tally, table
 
-GROUPS = ("crashes", "kills", "fuzz", "damages", "replies", "sealed")
+GROUPS = ("crashes", "kills", "fuzz", "damages", "replies")
 """The longest come first."""
 AT_A_TIME = 2
 
@@ -43,8 +42,7 @@ def play(name: str, folder: Path, minutes: float, each: int) -> list[Tally]:
         return [kills(place, each=each, seconds=0.25 * seconds)]
     if name == "fuzz":
         return list(fuzz(place, finished_ledger(folder), seconds=0.45 * seconds))
-    short = {"damages": damages, "replies": replies, "sealed": sealed_reports}
-    return [short[name](place)]
+    return [damages(place) if name == "damages" else replies(place)]
 
 
 def everything(folder: Path, *, minutes: float, each: int) -> Iterator[Tally]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import decimal
 import hashlib
 import json
-import os
 import shutil
 import time
 import tomllib
@@ -159,15 +158,8 @@ def execute(
         "seconds": round(wall, 2),
         "cpu_seconds": round(cpu, 2),
     }
-    write_atomically(folder / ENTRY, json.dumps(entry, indent=2) + "\n")
+    (folder / ENTRY).write_text(json.dumps(entry, indent=2) + "\n")
     return entry
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The whole text under this name, or the old file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 def rounded_up(bound: float) -> str:

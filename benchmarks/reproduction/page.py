@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduction.core import ENTRY, JINJA, write_atomically
+from benchmarks.reproduction.core import ENTRY, JINJA
 
 
 def write_page(out: Path, order: Sequence[str], *, whole: bool = True) -> Path:
@@ -19,7 +19,7 @@ def write_page(out: Path, order: Sequence[str], *, whole: bool = True) -> Path:
     names = [*(name for name in order if name in entries), *sorted(set(entries) - set(order))]
     path = out / "README.md"
     shown = [entries[name] for name in names]
-    write_atomically(path, page(shown) + (sections(shown) if whole else ""))
+    path.write_text(page(shown) + (sections(shown) if whole else ""))
     return path
 
 

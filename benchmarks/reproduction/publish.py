@@ -16,7 +16,6 @@ from benchmarks.reproduction.core import (
     finished,
     rounded_down,
     rounded_up,
-    write_atomically,
 )
 from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.training import SHOWN_AS
@@ -83,7 +82,7 @@ def recount(targets: Sequence[Target], root: Path) -> Path:
 
 def _write_pages(targets: Sequence[Target], root: Path) -> Path:
     readme, folder = root / "README.md", root / FOLDER
-    write_atomically(readme, with_table(readme.read_text(), expectations(folder)))
+    readme.write_text(with_table(readme.read_text(), expectations(folder)))
     return write_page(folder, [target.name for target in targets], whole=False)
 
 

@@ -5,7 +5,8 @@ const NARROW = 700;
 function fit() {
   for (const table of document.querySelectorAll("article table")) {
     const names = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent);
-    const tooWide = () => table.offsetWidth > table.parentElement.clientWidth + 1;
+    const width = (element) => element.getBoundingClientRect().width;
+    const tooWide = () => width(table) > width(table.parentElement) + 0.5;
     table.classList.remove("breaking", "stacked");
     table.classList.toggle("many-columns", names.length > 6);
     if (names.length === 0 || !tooWide()) continue;

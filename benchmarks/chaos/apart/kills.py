@@ -57,6 +57,6 @@ def _strike(
             if not party.ended():
                 party.kill()
                 party.start()
-        lost, uncounted, problem = found.came_of(run, tally, seen=seen)
+        lost, uncounted, problem = found.came_of(run, tally, seen)
     what = f"{victim} ({release}) after {' and '.join(f'{t:.3f}' for t in moments)} s"
     tally.add(what, lost=lost, uncounted=uncounted, problem=problem)

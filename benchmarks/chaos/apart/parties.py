@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from hashlib import sha256
@@ -46,15 +46,11 @@ PATIENCE = 120.0
 """Seconds until a server that does not end is ended."""
 FINISHED = "that run is finished"
 
-Send = Callable[[Sender, Agreement, int, int, np.ndarray], None]
-"""How a node hands a client's reports [batches, d] of a round over."""
-honestly: Send = Sender.send
 
-
-def tables(release: str, rounds: int) -> dict[str, dict[str, Any]]:
+def tables(release: str) -> dict[str, dict[str, Any]]:
     """The configuration of every run here."""
     return {
-        "run": {"rounds": rounds, "entropy": "system", "timeout": 60.0},
+        "run": {"rounds": ROUNDS, "entropy": "system", "timeout": 60.0},
         "data": {"source": "digits", "clients": CLIENTS, "records": 20},
         "model": {"kind": "linear"},
         "privacy": {
@@ -126,7 +122,10 @@ class Parties:
         self.passes, self.key = folder / "passes", folder / "analyzer.key"
         serve = ["shuffler", "serve", str(self.store)]
         self.shuffler = Party(partial(main, serve), folder / "said-shuffler")
-        self.nodes = [self.node(number) for number in range(NODES)]
+        self.nodes = [
+            Party(partial(self._node, number), folder / f"said-node-{number}")
+            for number in range(NODES)
+        ]
         self.server = Party(lambda: 1, folder / "said-server")
 
     def set_up(self) -> None:
@@ -141,13 +140,9 @@ class Parties:
             if ended.code:
                 raise RuntimeError(f"a shuffler cannot be set up: {ended.said}")
 
-    def node(self, number: int, send: Send = honestly) -> Party:
-        """A node that plays the clients of one site, to be started."""
-        return Party(partial(self._node, number, send), self.folder / f"said-node-{number}")
-
-    def start_server(self, run: Path, release: str, rounds: int = ROUNDS) -> None:
+    def start_server(self, run: Path, release: str) -> None:
         """Start a run, or go on with it, as whoever begins the server again does."""
-        call = partial(self._server, run, tables(release, rounds))
+        call = partial(self._server, run, tables(release))
         self.server = Party(call, self.folder / f"said-server-{run.name}")
         self.server.start()
 
@@ -162,11 +157,6 @@ class Parties:
         """Lines that processes wrote down, of one kind, in their order."""
         path = self._witness(what)
         return path.read_text(encoding="ascii").splitlines() if path.exists() else []
-
-    def forget(self) -> None:
-        """Begin with new witnesses."""
-        for path in self.folder.glob("witness-*"):
-            path.unlink()
 
     def seen_in_memory(self, release: str) -> list[str]:
         """What a process has that must not have it, a few words each.
@@ -194,16 +184,14 @@ class Parties:
             *["a reply to the server"] * len(self.witnessed("replies")),
         ]
 
-    def came_of(
-        self, run: Path, tally: Tally, *, rounds: int = ROUNDS, seen: list[str] | None = None
-    ) -> tuple[int, int, str]:
+    def came_of(self, run: Path, tally: Tally, seen: Sequence[str] = ()) -> tuple[int, int, str]:
         """Wait for the run's end: rounds lost, releases uncounted, what else went wrong."""
         ended = self.server.wait()
-        problem, missing = tally.said(self.texts()), lost(run, rounds)
+        problem, missing = tally.said(self.texts()), lost(run, ROUNDS)
         # Killed after its last word to the ledger: there is nothing to go on with, which is right.
         if ended.code and not (missing == 0 and FINISHED in ended.said):
             problem = problem or tally.wrong(ended, 0)
-        left = [*(seen or []), *self.seen_in_files(run)]
+        left = [*seen, *self.seen_in_files(run)]
         tally.seen = (tally.seen or 0) + len(left)
         if left:
             problem = problem or f"seen: {', '.join(sorted(set(left)))}"
@@ -232,7 +220,9 @@ class Parties:
     def _witness(self, what: str) -> Path:
         return self.folder / f"witness-{what}"
 
-    def _node(self, number: int, send: Send) -> int:
+    def _node(self, number: int) -> int:
+        send = Sender.send
+
         def noted(own: Sender, facts: Agreement, now: int, who: int, reports: np.ndarray) -> None:
             for report in reports:
                 piece = report[PIECE].astype("<f4").tobytes()
@@ -289,7 +279,7 @@ def _costs() -> None:
     rounds cost."""
     for release in RELEASES:
         with TemporaryDirectory() as folder:
-            configured = tables(release, ROUNDS)
+            configured = tables(release)
             configured["privacy"]["shuffler"] = "in-server"
             configured["run"]["jobs"] = 1
             simulate(configured, out=Path(folder) / "run")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.crashes import crashes
-from benchmarks.chaos.damage import DAMAGES, damages
+from benchmarks.chaos.damage import damages
 from benchmarks.chaos.federation import finished_ledger, warm
 from benchmarks.chaos.fuzzing import fuzz
-from benchmarks.chaos.hostile import KINDS, replies
+from benchmarks.chaos.hostile import replies
 from benchmarks.chaos.tally import Tally, table
 
 
@@ -34,14 +34,12 @@ def test_crashes_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_damaged_directories_are_refused_or_mended(tmp_path: Path) -> None:
     sound(damages(tmp_path / "damages", ["an older ledger", "half a ledger", "no metrics"]))
-    assert len(DAMAGES) > 20
 
 
 @pytest.mark.slow
 def test_hostile_replies_are_dropped(tmp_path: Path) -> None:
     kinds = ["truncated", "a header of 3.6 TiB", "3e38", "SystemExit", "None"]
     sound(replies(tmp_path / "replies", kinds))
-    assert len(KINDS) > 35
 
 
 def test_nonsense_is_one_line(tmp_path: Path) -> None:
