@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     Ends,
@@ -215,8 +216,9 @@ def _below_rate(setting: Setting, swap: Swap) -> float:
     logs = rates * swap.m - 1 - np.log(rates * swap.m)
     for c, n in setting.groups:
         z, p = _weights(c)
-        logs += n * np.log(np.exp(-np.multiply.outer(rates, np.minimum(z, swap.zeta))) @ p)
-    return float(rates[int(np.nanargmin(logs))])
+        # Of weak reports every weight is about one: its exponential alone would be zero.
+        logs += n * logsumexp(-np.multiply.outer(rates, np.minimum(z, swap.zeta)), b=p, axis=1)
+    return float(rates[int(np.argmin(logs))])
 
 
 def _above_rate(setting: Setting, swap: Swap) -> float:
@@ -227,11 +229,12 @@ def _above_rate(setting: Setting, swap: Swap) -> float:
     logs = -1 - rates * swap.beta - np.log(rates)
     rate = rates[:, None] * kappa
     top = np.exp(rate * reach * reach)
-    for c, n in setting.groups:
-        z, p = _weights(c)
-        near = np.exp(rate * (np.minimum(z, swap.zeta) - LAMBDA) ** 2)
-        hbar = near + top * 2 * rate * reach * np.maximum(z - swap.zeta, 0.0)
-        logs += n * np.log(hbar @ p)
+    with np.errstate(over="ignore"):  # such a rate is not the least
+        for c, n in setting.groups:
+            z, p = _weights(c)
+            near = np.exp(rate * (np.minimum(z, swap.zeta) - LAMBDA) ** 2)
+            hbar = near + top * 2 * rate * reach * np.maximum(z - swap.zeta, 0.0)
+            logs += n * np.log(hbar @ p)
     return float(rates[int(np.nanargmin(logs))])
 
 

@@ -91,7 +91,10 @@ def certificate(
         # What a verifier may spend is for both witnesses together.
         profile = proven(kind, facts, chosen, WORK if page is None else WORK / 2)
         allowed = arb(exact(delta))
-        return rounded_up(smallest_epsilon(lambda x: bool(profile(arb(x)) <= allowed), start))
+        try:
+            return rounded_up(smallest_epsilon(lambda x: bool(profile(arb(x)) <= allowed), start))
+        except Refused as why:
+            raise NotApplicableError(f"no certificate was found: {why}") from None
 
     written = {
         "format": FORMAT,

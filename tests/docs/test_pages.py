@@ -135,17 +135,6 @@ def test_code_blocks_run(
                 del sys.modules[name]
 
 
-def test_a_block_that_fails_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = "<!-- smaller: --rounds 1 -->\n```sh\nfl-shuffle nothing \\\n  --at all  # so\n```\n"
-    (block,) = blocks(text)
-    assert list(block.commands()) == [["fl-shuffle", "nothing", "--at", "all"]]
-    assert block.smaller == ("--rounds", "1")
-    for bad in (block, Block("python", "assert False\n"), Block("sh", "ls\n")):
-        with pytest.raises(AssertionError):
-            bad.run({})
-
-
 def eaten(text: str) -> list[str]:
     """The paragraphs that show less than what was written, as CommonMark reads them: emphasis is
     written with stars, and two bare underscores, as in `(x)_+ + (y)_+`, would vanish."""

@@ -194,6 +194,14 @@ def test_a_point_is_the_accountants_within_a_percent_and_above_a_data_set(epsilo
     assert found > max(divergence_among_equals(1.0, at, 700, epsilon) for at in (-0.5, 0.5))
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.05])
+def test_weak_reports_whose_weights_are_all_about_one_have_their_point(epsilon: float) -> None:
+    setting = Setting(0.06, 0.03, ((0.0293, 10), (0.05, 9)))
+    delta = gaussian_delta(setting, epsilon)
+    found = verified(setting, epsilon, gram_point(setting, epsilon, delta))
+    assert found == pytest.approx(delta, rel=0.03)
+
+
 @pytest.mark.slow
 def test_no_witness_makes_a_point_smaller_than_a_data_set(
     cheap: tuple[Setting, dict[str, Any], float],
