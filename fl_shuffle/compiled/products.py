@@ -55,8 +55,10 @@ def _write_block(_: Any, left: Any, row: Any, right: Any, column: Any, out: Any)
             for own, total in zip(rows, sums, strict=True):
                 factor = in_all_lanes(builder.load(place(left, own, loop.index)))
                 builder.store(builder.call(add, [factor, numbers, builder.load(total)]), total)
+        width = cgutils.unpack_tuple(builder, right[1].shape)[1]
         for own, total in zip(rows, sums, strict=True):
-            builder.store(builder.load(total), vector_at(out, own, column), align=4)
+            start = builder.add(builder.mul(own, width), column)
+            builder.store(builder.load(total), vector_at(out, start), align=4)
         return context.get_dummy_value()
 
     return types.void(left, types.intp, right, types.intp, out), generate
@@ -67,12 +69,14 @@ write_block: Any = intrinsic(_write_block)
 
 @piece
 def product(left: Any, right: Any, out: Any) -> None:
-    """out [m, n] = left [m, k] times right [k, n], float32, rows of `right` and `out` contiguous.
+    """The first m n numbers of `out`, row by row: left [m, k] times right [k, n], float32, the rows
+    of `right` contiguous.
 
-    Each number is one chain of fused multiply-adds over k, if out is `ROWS` by `LANES` at least:
-    it depends on its own row and column alone.
+    Each number is one chain of fused multiply-adds over k, if there are `ROWS` by `LANES` at least:
+    it depends on its own row and column alone. (Reshaping took longer than a product of a client's
+    few records.)
     """
-    rows, columns = out.shape
+    rows, columns = left.shape[0], right.shape[1]
     if rows >= ROWS and columns >= LANES:
         # The last rows and columns again, of the same bits, where fewer are left.
         for row in range(0, rows, ROWS):
@@ -80,7 +84,7 @@ def product(left: Any, right: Any, out: Any) -> None:
                 write_block(left, min(row, rows - ROWS), right, min(column, columns - LANES), out)
         return
     for row in range(rows):
-        line = out[row]
+        line = out[row * columns : (row + 1) * columns]
         line[:] = np.float32(0.0)
         for k in range(right.shape[0]):
             factor, numbers = left[row, k], right[k]

@@ -56,9 +56,9 @@ class Records(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What a tile of records is worked on in: `logits` [TILE, at least classes], `error` [classes,
-    TILE] (in the end weighted), numbers of each record [TILE], `clean` [TILE, f]: inputs if some
-    records count as zero; `part` [d]: a sum over records of a tile."""
+    """What a tile of records is worked on in: `logits` [TILE times at least classes], `error`
+    [classes, TILE] (in the end weighted), numbers of each record [TILE], `clean` [TILE, f]: inputs
+    if some records count as zero; `part` [d]: a sum over records of a tile."""
 
     logits: Any
     error: Any
@@ -88,7 +88,7 @@ def _begin(parameters: Any, classes: Any, features: Any) -> Any:
         biases[:] = parameters[numbers:]
     single = np.zeros((4, TILE), np.float32)
     tile = Tile(
-        np.zeros((TILE, max(classes, LANES)), np.float32), np.zeros((classes, TILE), np.float32),
+        np.zeros(TILE * max(classes, LANES), np.float32), np.zeros((classes, TILE), np.float32),
         single[0], single[1], single[2], single[3],
         np.empty((TILE, features), np.float32), np.empty(parameters.size, np.float32),
     )  # fmt: skip
@@ -172,13 +172,13 @@ def _errors(records: Any, start: Any, count: Any, model: Any, biased: Any, tile:
     """Into the first `count` columns of the tile's errors: the output gradients of the records from
     `start` on, clipped and times their shares. Returns the inputs that go with them, and how many
     records count as zero: both are zero for these."""
-    classes, features = model.biases.size, records.x.shape[1]
+    classes, features, width = model.biases.size, records.x.shape[1], model.weights.shape[1]
     x, logits, error = records.x[start : start + count], tile.logits, tile.error
-    product(x, model.weights, logits[:count])
+    product(x, model.weights, logits)
     for c in range(classes):
         line, bias = error[c], model.biases[c]
         for r in range(TILE):
-            line[r] = logits[r, c] + bias
+            line[r] = logits[r * width + c] + bias
     _softmax_of_columns(error, tile.length, tile.sums)
     for r in range(count):
         label = records.labels[start + r]
@@ -215,10 +215,13 @@ def _sum(error: Any, x: Any, out: Any) -> Any:
     if there are biases."""
     classes, features = error.shape[0], x.shape[1]
     numbers = classes * features
-    product(error, x, out[:numbers].reshape(classes, features))
+    product(error, x, out)
     if out.size > numbers:
         for c in range(classes):
-            out[numbers + c] = error[c].sum()
+            total = ZERO
+            for r in range(x.shape[0]):
+                total += error[c, r]
+            out[numbers + c] = total
 
 
 @piece
