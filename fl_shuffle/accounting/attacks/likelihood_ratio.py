@@ -144,7 +144,6 @@ class Scores:
         self._weights = np.stack([np.append(counts, own) for own in ((1.0, 0.0), (0.0, 1.0))])
         self._left_out = data.left_out
         self._cell_error = data.cell_error
-        self._transforms: dict[tuple[float, float], _Transforms] = {}
         means = laws @ self.score
         spread = np.maximum(laws @ self.score**2 - means**2, 0.0)
         self._largest = float(self.score[laws[-1] > ATTACK_RARE].max())
@@ -208,16 +207,18 @@ class Scores:
 
     def transforms(self, noise: float, period: float) -> _Transforms:
         """Characteristic functions at odd multiples of 2 pi / period; `noise`: the test's own."""
-        key = (noise, period)
-        if key not in self._transforms:
-            last = math.ceil(ATTACK_GAUSS_REACH / noise * period / (2.0 * math.pi))
-            odd = np.arange(1, last + 1, 2, dtype=np.float64)
-            frequencies = 2.0 * math.pi / period * odd
-            weights = np.exp(-0.5 * (noise * frequencies) ** 2) / (math.pi * odd)
-            self._transforms[key] = _Transforms.of(
-                frequencies, weights, self.score, self.laws, self._weights
-            )
-        return self._transforms[key]
+        last = math.ceil(ATTACK_GAUSS_REACH / noise * period / (2.0 * math.pi))
+        odd = np.arange(1, last + 1, 2, dtype=np.float64)
+        frequencies = 2.0 * math.pi / period * odd
+        weights = np.exp(-0.5 * (noise * frequencies) ** 2) / (math.pi * odd)
+        # Many frequencies, cells and laws would fill the memory together.
+        at_once = max(1, FOURIER_CELLS_AT_ONCE // max(self.laws.shape))
+        pieces = [
+            _some_transforms(part, self.score, self.laws, self._weights)
+            for part in np.split(frequencies, range(at_once, odd.size, at_once))
+        ]
+        whole = (np.concatenate(piece, axis=1) for piece in zip(*pieces, strict=True))
+        return _Transforms(frequencies, weights, *whole)
 
 
 def _scored(counts: FloatArray, laws: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -245,27 +246,6 @@ class _Transforms:
     log_most: FloatArray
     size: FloatArray
     relative_error: FloatArray
-
-    @classmethod
-    def of(
-        cls,
-        frequencies: FloatArray,
-        weights: FloatArray,
-        score: FloatArray,
-        laws: FloatArray,
-        counts: FloatArray,
-    ) -> _Transforms:
-        """`laws` [laws, cells] of a report's score; `counts` [2, laws] of each in a round."""
-        # Many frequencies, cells and laws would fill the memory together.
-        at_once = max(1, FOURIER_CELLS_AT_ONCE // max(laws.shape))
-        pieces = [
-            _some_transforms(frequencies[start : start + at_once], score, laws, counts)
-            for start in range(0, frequencies.size, at_once)
-        ]
-        log, most, size, error = (
-            np.concatenate(piece, axis=1) for piece in zip(*pieces, strict=True)
-        )
-        return cls(frequencies, weights, log, most, size, error)
 
     def above(
         self, thresholds: FloatArray, shift: float, rounds: int, index: int

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import minimize_scalar
+import numpy as np
 
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.errors import require_real
 
+LOG_ORDERS = np.linspace(-12.0, 30.0, 100_001)
+"""log(a - 1) of the orders that are tried: the logarithm of delta is smooth in it."""
 DISCRETE_NOISE_ROUNDING = 1e-12
 """Relative; covers the round-off of closed formulas, a few units in the last place."""
 
@@ -33,18 +35,11 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     if rho == 0.0:
         return 0.0
 
-    def log_delta(log_order: float) -> float:
-        less = math.exp(log_order)  # a - 1
-        order = 1.0 + less
-        power = less * (order * rho - epsilon)
-        return power - order * math.log1p(1.0 / less) - log_order
-
-    # The logarithm is convex in the order up to slowly varying terms: look everywhere, then nearby.
-    places = [-12.0 + 0.25 * index for index in range(169)]
-    best = min(places, key=log_delta)
-    near = minimize_scalar(log_delta, bounds=(best - 0.25, best + 0.25), method="bounded",
-                           options={"xatol": 1e-9})  # fmt: skip
-    found = min(float(near.fun), log_delta(best))
+    less = np.exp(LOG_ORDERS)  # a - 1
+    orders = 1.0 + less
+    found = float(
+        np.min(less * (orders * rho - epsilon) - orders * np.log1p(1 / less) - LOG_ORDERS)
+    )
     return min(1.0, math.exp(min(found, 0.0)) * (1.0 + DISCRETE_NOISE_ROUNDING))
 
 

@@ -61,11 +61,6 @@ class OutcomePair:
         gamma = min(mass, 1.0) if blanket_mass is None else blanket_mass
         return cls(p_[used], q_[used], omega[used], known[used], gamma)
 
-    @property
-    def size(self) -> int:
-        """Number of outcomes."""
-        return int(self.p.size)
-
     def law(self, epsilon: float) -> AtomicLaw | None:
         """The law of L = (P - e^eps Q)/omega under omega, free of cancellation.
 
