@@ -25,7 +25,6 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
     Cover,
     frontier,
     second_moment,
-    tilted_moment,
 )
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.verify.gram import NOTHING
@@ -126,7 +125,7 @@ def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: fl
                     split[box] = _better_split(area, box, a)
                     halved += [half for half in _halves(*box, split[box]) if _holds(area, *half)]
             level = halved
-        return _written(split, lambda *box: _letter(area, box, a, term.theta))
+        return _written(split, lambda *box: _letter(area, box, a))
 
     return [
         tree(area, p, s) for area, p, s in zip(setting.covers, swap.weights, scales, strict=True)
@@ -182,7 +181,7 @@ def _written(split: dict[Box, str], letter: Callable[[int, int, int, int], str])
     return "".join(found)
 
 
-def _letter(area: Cover, box: Box, a: float, theta: float) -> str:
+def _letter(area: Cover, box: Box, a: float) -> str:
     """Which e of Lemma 3 ranks first."""
     if not _holds(area, *box):
         return NOTHING
@@ -200,7 +199,7 @@ def _letter(area: Cover, box: Box, a: float, theta: float) -> str:
     e = ADDED * spread
     u, w, s = u2 + e, w2 + e, np.sqrt(e + spread) - np.sqrt(e)
     x = np.maximum((u + w - chord - s * s) / 2, -np.sqrt(u * w))
-    return chr(ord("a") + int(np.argmin(tilted_moment((u, w, x), a, theta)[:, 0])))
+    return chr(ord("a") + int(np.argmin(second_moment((u, w, x), a)[:, 0])))
 
 
 def _weights(radius: float) -> tuple[FloatArray, FloatArray]:

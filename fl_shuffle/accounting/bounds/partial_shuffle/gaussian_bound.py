@@ -340,7 +340,7 @@ class MainTerm:
         """log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
         logs, cuts = [], []
         for part in np.array_split(boxes, 1 + len(boxes) // CHUNK):
-            gram = area.corner(part, self._a, self.theta)
+            gram = area.corner(part, self._a)
             x, p, missing = law(gram, self._a, FINE)
             masses, over = self._grid.spread(x, p)
             logs.append(self._transform.log_d(masses, self._prepared))

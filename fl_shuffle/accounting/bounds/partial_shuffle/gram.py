@@ -44,19 +44,13 @@ def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
     return both + twice * np.cos(g1), both + twice * np.cos(g2), across
 
 
-def corner(
-    u2: FloatArray,
-    w2: FloatArray,
-    spread: FloatArray,
-    chord: FloatArray,
-    a: float,
-    theta: float = 0.0,
-) -> Gram:
+def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray, a: float) -> Gram:
     """Lemma 3: a Gram matrix above all G with U <= u2, W <= w2, |p - q|^2 <= `chord` and
     |(u2 - U) - (w2 - W)| <= `spread`.
 
     U' = u2 + e, W' = w2 + e, X' = max((U' + W' - chord - s^2)/2, -sqrt(U'W')), s = sqrt(e + spread)
-    - sqrt(e). Every e >= 0 is valid; of those tried the one that ranks first is taken.
+    - sqrt(e). Every e >= 0 is valid; of those tried the one of the least E L^2 is
+    taken.
     """
     e = ADDED * spread
     slack = ROUND_OFF * (u2 + w2 + chord)
@@ -64,7 +58,7 @@ def corner(
     s = np.sqrt(e + spread) - np.sqrt(e)
     root = np.sqrt(u * w)
     x = np.clip(0.5 * (u + w - chord - s * s) - 3.0 * slack, -root, root)
-    best = np.argmin(tilted_moment((u, w, x), a, theta), axis=0), np.arange(u.shape[1])
+    best = np.argmin(second_moment((u, w, x), a), axis=0), np.arange(u.shape[1])
     return u[best], w[best], x[best]
 
 
@@ -73,18 +67,6 @@ def second_moment(gram: Gram, a: float) -> FloatArray:
     u, w, x = (np.exp(np.minimum(each, 300.0)) for each in gram)
     result: FloatArray = u - 2.0 * a * x + a * a * w
     return result
-
-
-def tilted_moment(gram: Gram, a: float, theta: float) -> FloatArray:
-    """E L^2 (1 + theta L + theta^2 L^2/2), about E L^2 e^(theta L): ranks corners, no more."""
-    u, w, x = gram
-    total = second_moment(gram, a)
-    for order, share in ((3, theta), (4, 0.5 * theta * theta)):
-        for j in range(order + 1):
-            i = order - j
-            log = 0.5 * i * (i - 1) * u + 0.5 * j * (j - 1) * w + i * j * x
-            total = total + share * math.comb(order, j) * (-a) ** j * np.exp(np.minimum(log, 200.0))
-    return total
 
 
 def worst_variance(own: float, other: float, move: float, a: float) -> float:
@@ -194,21 +176,21 @@ class Cover:
         result: FloatArray = 4.0 * self.own**2 - over * over + ROUND_OFF * self.own**2
         return np.minimum(result, self.move**2)
 
-    def corner(self, boxes: FloatArray, a: float, theta: float = 0.0) -> Gram:
+    def corner(self, boxes: FloatArray, a: float) -> Gram:
         """Lemma 3 for every box."""
         low1, high1, low2, high2 = boxes.T
         if not self.client_unit:
             chord = np.maximum(self.chord(low1, high2), 0.0)
             w2 = np.clip(high1 - low2, 0.0, self.most)
             spread = np.maximum(high2 - (high1 - w2), (high1 - w2) - low2)
-            return corner(high1, w2, np.maximum(spread, high2 - low2), chord, a, theta)
+            return corner(high1, w2, np.maximum(spread, high2 - low2), chord, a)
         last1 = np.maximum(np.minimum(high1, math.pi - low2), low1)
         last2 = np.maximum(np.minimum(high2, math.pi - low1), low2)
         u2, w2, _ = frontier(self.own, self.other, low1, low2)
         u1, w1, _ = frontier(self.own, self.other, last1, last2)
         angle = np.minimum(high1 + high2, math.pi)
         chord = 2.0 * self.own**2 * (1.0 - np.cos(angle))
-        return corner(u2, w2, np.maximum(u2 - u1, w2 - w1), chord, a, theta)
+        return corner(u2, w2, np.maximum(u2 - u1, w2 - w1), chord, a)
 
 
 def cover(own: float, other: float, move: float) -> Cover:
