@@ -1,0 +1,72 @@
+"""The benchmarks of speed run from end to end; times are not looked at."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import accounting, kernels, simulation
+from benchmarks.peers.__main__ import main as peers
+from benchmarks.peers.client_gradients import CLASSES, gradient, start
+from benchmarks.tables import read_csv
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    def play(main: Callable[[], int], *arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        monkeypatch.chdir(tmp_path)
+        return main()
+
+    return play
+
+
+@pytest.mark.slow
+def test_rounds_are_measured_beside_their_floor(run: Run) -> None:
+    assert run(simulation.main, "--smoke", "--csv", "table.csv") == 0
+    rows = {row["engine"]: row for row in read_csv(Path("table.csv"))}
+    assert set(rows) == {"floor", "ours", "pooled"}
+    for row in rows.values():
+        given = tuple(row[name] for name in ("clients", "records", "d", "rounds", "note"))
+        assert given == ("40", "5", "610", "3", "")
+    assert float(rows["ours"]["wall_over_ours"]) == 1.0
+
+
+def test_what_cannot_be_measured_is_said(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(simulation.main, "--smoke", "--engines", "flor")
+    assert "known ones are floor, ours, pooled" in capsys.readouterr().err
+    assert run(peers, "--pfl-python", "") == 0
+    assert capsys.readouterr().out.startswith("skipped: pfl is not installed")
+    assert not list(Path().iterdir())
+
+
+def test_the_peers_gradient_is_that_of_the_loss() -> None:
+    rng = np.random.default_rng(3)
+    inputs = rng.standard_normal((5, 4)).astype(np.float32)
+    labels = rng.integers(0, CLASSES, 5)
+    weight = torch.from_numpy(start(4)).requires_grad_()
+    logits = torch.from_numpy(inputs) @ weight.view(CLASSES, 4).T
+    torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).backward()
+    found = gradient(start(4), inputs, labels)
+    np.testing.assert_allclose(found, weight.grad, rtol=2e-5, atol=1e-6)
+
+
+def test_kernels_and_the_accountant_are_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gradients are compared with the floor's first, and it ends where they differ."""
+    monkeypatch.setattr(kernels, "CLIENTS", 8)
+    monkeypatch.setattr(kernels, "RECORDS", 20)
+    monkeypatch.setattr(kernels, "VARIATES", 1 << 12)
+    assert run(kernels.main, "gradients", "--seconds", "0") == 0
+    assert run(kernels.main, "noise", "--dimension", "40", "--seconds", "0") == 0
+    assert run(accounting.main, "--smoke") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 7 + 2
