@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
         parsed, rest = self.parse_known_args(*given, **named)
         if rest:
             options = [name for name in self._option_string_actions if name.startswith("--")]
-            near = suggestion(rest[0].partition("=")[0], options) if rest[0][0] == "-" else ""
+            near = suggestion(rest[0].partition("=")[0], options) if rest[0][:1] == "-" else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}" + f"; {near}" * bool(near))
         return parsed
 

@@ -194,6 +194,7 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
             ["bound", "--epsilon_0=1"],
             "--epsilon_0=1; did you mean '--epsilon0'?; see fl-shuffle bound",
         ),
+        (["verify", "claim.json", ""], "unrecognized arguments: ; see fl-shuffle verify --help"),
         (["--quick"], "no option '--quick' without a command; see fl-shuffle --help"),
         (["settings", "run.ronds"], "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
         (["bound", "--clients", "1.5"], "argument --clients: must be a whole number, not '1.5'"),

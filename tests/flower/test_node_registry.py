@@ -60,7 +60,7 @@ class Nodes(InProcessGrid):
         self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
     ) -> None:
         super().__init__(client_app, {RESOLVED: Config().to_json()}, nodes=1)
-        self._pool.close()  # nothing is played there
+        self.close()  # nothing is played there
         self.configs = dict(configs)
         self.asked: list[int] = []
 
