@@ -9,6 +9,8 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     analytic_sigma,
     classical_sigma,
     classical_sigmas,
+    gaussian_epsilon,
+    gaussian_epsilons,
     gaussian_mu,
     gaussian_mus,
     gaussian_profile,
@@ -26,6 +28,13 @@ def test_calibrations_of_many_budgets_are_those_of_each() -> None:
     np.testing.assert_allclose(analytic, [analytic_sigma(*p, 1.0) for p in pairs], rtol=1e-11)
     np.testing.assert_array_equal(classical, [classical_sigma(*p, 1.0) for p in pairs])
     assert np.all(gaussian_profile(epsilon, 1.0 / analytic) <= delta)
+
+
+def test_epsilons_of_many_are_those_of_each() -> None:
+    mus = [0.0, 1e-300, *np.geomspace(1e-8, 1e3, 120).tolist()]
+    for delta in (1e-200, 1e-5, 0.3, 1.0 - 1e-9):
+        alone = [gaussian_epsilon(delta, mu) for mu in mus]
+        np.testing.assert_allclose(gaussian_epsilons(delta, mus), alone, rtol=1e-11, atol=1e-300)
 
 
 def test_a_budget_without_a_calibration_is_refused() -> None:
