@@ -7,15 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.clones import clone_curve, standard_clone
-from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.bounds.worst_client import safe_groups
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
-from tests.oracles import clone_pair, krr_matrix, pair_delta, worst_delta
+from tests.oracles import clone_pair, pair_delta
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "exact_delta.json").read_text())
 CLONE = [r for r in GOLDEN["records"] if r["mech"] == "clone"]
@@ -36,29 +33,6 @@ def test_small_n_against_the_pair_from_its_definition(epsilon0: float, n: int) -
         exact = pair_delta(*pair, epsilon)
         ours = standard_clone(epsilon0, n, epsilon=epsilon).delta
         assert exact * (1 - 1e-12) <= ours <= exact * (1 + 1e-3)
-
-
-@settings(max_examples=8, deadline=None)
-@given(budgets=st.lists(st.floats(0.05, 2.5), min_size=3, max_size=4), share=st.floats(0.0, 0.9))
-def test_ternary_response_with_personal_budgets_is_covered(
-    budgets: list[float], share: float
-) -> None:
-    epsilon = share * max(budgets)
-    exact = max(
-        worst_delta(
-            [krr_matrix(x, 3) for x in [budgets[i], *budgets[:i], *budgets[i + 1 :]]],
-            epsilon,
-        )
-        for i in range(len(budgets))
-    )
-    query = Question(
-        method="blanket",
-        randomizer="krr",
-        k=3,
-        budgets=tuple(LocalBudget(x) for x in budgets),
-        epsilon=epsilon,
-    )
-    assert exact <= bound(query).delta * (1 + 1e-9) + 1e-15
 
 
 def test_grouping_many_budgets_is_safe_and_tight() -> None:
