@@ -239,6 +239,7 @@ def _work(calls: SimpleQueue[Callable[[], object] | None]) -> None:
     while (call := calls.get()) is not None:
         with suppress(Exception):
             call()
+        del call  # it holds a request, and with it a model, until the next one comes
 
 
 def _in_main_thread() -> bool:
