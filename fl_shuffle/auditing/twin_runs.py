@@ -261,7 +261,7 @@ def audit_published(
 def _audited(config: Config) -> Config:
     own = {
         "run.rounds": min(ROUNDS, config.run.rounds), "run.entropy": "seeded",
-        "run.engine": "in-process", "run.device": "cpu", "run.jobs": NODES,
+        "run.engine": "in-process", "run.ray_address": "", "run.device": "cpu", "run.jobs": NODES,
         "data.source": f"{HERE}:records", "data.features": f"{HERE}:Poisoned",
         "app.client": f"{HERE}:client",
     }  # fmt: skip

@@ -242,14 +242,18 @@ def reports_of_rounds(
     return np.array(replies), RunParts.made_of(parse_config(tables)).randomizers
 
 
-@pytest.mark.parametrize("fails", [ConfigError("no"), Silent(), SystemExit(3), "error", "empty"])
+@pytest.mark.parametrize(
+    "fails", [ConfigError("no"), Silent(), SystemExit(3), "error", "empty", "records"]
+)
 def test_a_client_that_fails_sends_zero_and_noise(
     fails: BaseException | str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That it fails may hang on one record: who is absent is public, and what it says, too."""
     own = ShuffleClientApp()
 
-    @own.train()
+    def no_records(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
+        raise Silent
+
     def fail(message: Message, context: Context) -> Message:
         if isinstance(fails, BaseException):
             raise fails
@@ -257,6 +261,10 @@ def test_a_client_that_fails_sends_zero_and_noise(
             return Message(Error(code=77, reason="a secret"), reply_to=message)
         return Message(RecordDict({"more": MetricRecord({"loss": 1.0})}), reply_to=message)
 
+    if fails == "records":
+        own = ShuffleClientApp(records=no_records, model=model)
+    else:
+        own.train()(fail)
     values, plan = reports_of_rounds(own, settings(entropy="system"), 0.0, 50, node_config={})
     noise = values / plan.scale[4:6, None]
     # 600 standard normals: mean within 5 / sqrt(600), spread within 5 / sqrt(1200).

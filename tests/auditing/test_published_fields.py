@@ -89,7 +89,9 @@ def test_only_times_are_masked() -> None:
 
 
 def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:
-    settings = config(8, run={"rounds": 1}, data={"records": 5, "validation": 0.1})
+    """Also of a configuration for a Ray cluster, which nobody joins."""
+    run = {"rounds": 1, "engine": "ray", "ray_address": "192.0.2.1:6379", "jobs": 1}
+    settings = config(8, run=run, data={"records": 5, "validation": 0.1})
     found = audit_published(settings, Clock(0.0))
     assert found.differences == () and len(found.neighbours) == 1
     assert found.notes == (
