@@ -17,8 +17,8 @@ is absent in P, drawn at random, and H is jointly convex. So the curve of a batc
 that may move from its own ball into any other, bounds both. Leaving A out gives r H_a(P, Q), what
 public participation costs; the smaller one is taken. Two more bounds are: k reports of a full
 shuffle, drawn at random, have this very law given K = k, so the curve of full participation holds
-for every k; and for Laplace noise the blanket of `participation`, which says more of few reports.
-docs/proofs.md, section 16.
+for every k; and the blanket of `participation`, which says more of few reports. docs/proofs.md,
+section 16.
 
 Numbers k are gathered in cells: the first term grows with r, in the second 1 - r falls and the rest
 grows, and a curve falls with k. So r is taken at the upper end of its cell (1 - r at the lower) and
@@ -32,9 +32,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fl_shuffle.accounting.bounds.laplace_blanket import MAX_EXPONENT, laplace_blanket
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
+from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, vector_blanket
 from fl_shuffle.accounting.reports import RoundType
 
 CELL_SHARE = 0.01
@@ -75,7 +75,7 @@ class CheckInCurve(OneRoundCurve):
         self.own = batch.own
         self.anonymity = batch.anonymity
         """Clients with the same noise, present or not."""
-        self._blanket = laplace_blanket(batch) if batch.noise == "laplace" else None
+        self._blanket = vector_blanket(batch)
         self._cells = self._gathered()
 
     @property

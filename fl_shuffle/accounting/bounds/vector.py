@@ -1,7 +1,7 @@
 """Proven amplification for vector reports: Gaussian noise on l2 balls, Laplace noise on l1 balls.
 
     delta(eps) <= min{ delta_local(eps), partial shuffles (`partial_shuffle`) }, and of Laplace
-    reports the blanket bound (`laplace_blanket`), too.
+    reports, and of wide Gaussian ones far out, the blanket bound (`vector_blanket`), too.
 
 The dimension does not enter. Noise of another scale hides nobody: in high dimension it is
 recognised by its norm. docs/proofs.md, sections 5 and 11 to 13.
@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fl_shuffle.accounting.bounds.laplace_blanket import laplace_blanket
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, laplace_profile
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve, Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.curve import gaussian_shuffle, laplace_shuffle
+from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket, vector_blanket
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
 from fl_shuffle.accounting.reports import RoundType
 
+WIDE_RATIO = 1.0
+"""Gaussian reports that move by more noise widths than this are wide: far out, where few large
+ratios decide, the blanket is the smaller bound by a factor of up to three ..."""
+FAR_OUT = 16.0
+"""... from so many predicted mu on."""
 NEGLIGIBLE_LOCAL_DELTA = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -33,12 +38,14 @@ class VectorCurve(OneRoundCurve):
         whole = replace(batch, participation=1.0)
         self.own = batch.own
         self.anonymity = batch.anonymity
-        found: list[Theorem | None]
+        found: list[Theorem | VectorBlanket | None]
         if batch.noise == "gaussian":
             found = [gaussian_shuffle(*batch.in_widths)]
         else:
-            found = [laplace_shuffle(*batch.in_widths), laplace_blanket(whole)]
+            found = [laplace_shuffle(*batch.in_widths), vector_blanket(whole)]
         self._theorems = [each for each in found if each is not None]
+        wide = batch.noise == "gaussian" and self.own.ratio > WIDE_RATIO and self.credit
+        self._far_out = vector_blanket(whole) if wide else None
 
     @property
     def credit(self) -> bool:
@@ -60,4 +67,7 @@ class VectorCurve(OneRoundCurve):
     def _shuffled(self, epsilon: float, local: float) -> float:
         if local <= NEGLIGIBLE_LOCAL_DELTA:
             return local
-        return min((each.delta(epsilon) for each in self._theorems), default=local)
+        found = min((each.delta(epsilon) for each in self._theorems), default=local)
+        if self._far_out is not None and epsilon > FAR_OUT * self.predicted_mu:
+            found = min(found, self._far_out.delta(epsilon, found))
+        return found
