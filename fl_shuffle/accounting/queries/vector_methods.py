@@ -37,7 +37,9 @@ def proven_vector_guarantee(query: Question) -> Guarantee:
         query,
         numbers,
         Status.PROVEN,
-        _source(query),
+        "partial shuffles by a random swap and blanket (theorems in docs/proofs.md, sections "
+        + ("13, 5 and 16" if query.participation < 1.0 else "13 and 5")
+        + "), minimum with the local curve",
         (
             "n reports arrive, each shuffled whole, unscaled and unlabelled, independent noise",
             "each round is shuffled afresh; parameters depend on public outputs only",
@@ -46,15 +48,6 @@ def proven_vector_guarantee(query: Question) -> Guarantee:
         **report_details(query, classes),
         shuffling_helps=any(library.curve(view).credit for view in views),
     )
-
-
-def _source(query: Question) -> str:
-    """The theorems behind the answer: the blanket is that of Laplace reports alone."""
-    laplace = query.randomizer == "laplace"
-    sections = ["13", *(["5"] if laplace else []), *(["16"] if query.participation < 1.0 else [])]
-    theorems = "partial shuffles by a random swap" + " and blanket" * laplace
-    where = f"docs/proofs.md, section{'s' * (len(sections) > 1)} {', '.join(sections)}"
-    return f"{theorems} (theorems in {where}), minimum with the local curve"
 
 
 def attack_guarantee(query: Question) -> Guarantee:
