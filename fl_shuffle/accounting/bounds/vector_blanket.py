@@ -70,8 +70,7 @@ class VectorBlanket:
         self._error = DEAR_ERROR if dear else RELATIVE_ERROR
 
     def _masses(self, depth: float) -> FloatArray:
-        masses: FloatArray = np.exp(-self._exponent(depth))
-        return masses
+        return np.asarray(np.exp(-self._exponent(depth)))
 
     def _exponent(self, depth: float) -> FloatArray:
         reach = self._reach
@@ -118,9 +117,7 @@ class VectorBlanket:
 
     def _missed(self, depth: float) -> float:
         """sum_j gamma_j delta_G(eps_j; c_j): what the blankets miss."""
-        missed = np.where(
-            self._reach > 0.0, gaussian_profile(self._exponent(depth), self._reach), 0.0
-        )
+        missed = gaussian_profile(self._exponent(depth), self._reach)
         return self._rate * float(self._counts @ (self._masses(depth) * missed)) * (1.0 + 1e-9)
 
 
