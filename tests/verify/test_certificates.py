@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -196,6 +197,17 @@ def test_a_copy_of_the_folder_works_alone(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("ACCEPTED")
+
+
+def test_it_stays_small_and_imports_nothing_else_of_the_project() -> None:
+    sizes = []
+    for path in sorted(FOLDER.rglob("*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        sizes.append(len(lines))
+        found = [re.match(r"\s*(?:from|import) (\.?)(\w+)", line) for line in lines]
+        for own, top in (each.groups() for each in found if each):
+            assert own or top in {*sys.stdlib_module_names, "flint"}, (path, top)
+    assert max(sizes) <= 330 and sum(sizes) <= 1600
 
 
 @pytest.mark.parametrize("kind", ["local", "krr", "gram"])
