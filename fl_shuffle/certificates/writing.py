@@ -99,9 +99,11 @@ def certificate(
         return rounded_up(found)
 
     epsilon = smallest(witness)
-    by_a_page = None if page is None else smallest(page)
-    if page is not None and by_a_page is not None and float(by_a_page) <= float(epsilon):
-        epsilon, witness, page = by_a_page, page, None
+    beside: dict[str, Any] = {}
+    if page is not None:
+        beside = {"by a page": {"epsilon": smallest(page), "witness": dict(page)}}
+        if float(beside["by a page"]["epsilon"]) <= float(epsilon):
+            epsilon, witness, beside = beside["by a page"]["epsilon"], page, {}
     written = {
         "format": FORMAT,
         "version": VERSION,
@@ -117,9 +119,8 @@ def certificate(
         "assumptions": KINDS[kind].assumptions,
         "facts": dict(facts),
         "witness": dict(witness),
+        **beside,
     }
-    if page is not None:
-        written["by a page"] = {"epsilon": by_a_page, "witness": dict(page)}
     if len(text_of(written)) > MOST_BYTES:
         raise NotApplicableError("no certificate was found: it would be larger than 1 MiB")
     return written
