@@ -81,19 +81,6 @@ def test_another_image_option_or_training_set_has_another_file(folder: Path) -> 
     assert len(list(folder.iterdir())) == count
 
 
-@pytest.mark.parametrize("damage", [lambda c: c[:-4], lambda c: c[:-1] + b"\x55", lambda c: b""])
-def test_a_damaged_file_is_computed_anew(
-    damage: object, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = cached(PCA).transform(IMAGES)
-    [file] = folder.iterdir()
-    file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]
-    for said in ("damaged", ""):
-        caplog.clear()
-        assert np.array_equal(cached(PCA).transform(IMAGES), expected)
-        assert said in caplog.text and bool(said) == bool(caplog.text)
-
-
 def test_a_folder_that_cannot_be_used_is_no_obstacle(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

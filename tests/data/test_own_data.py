@@ -45,21 +45,19 @@ def second_site(section: DataSection) -> Records:
 OWNERS = np.array(["west", "north", "east", "south"])
 
 
-def named_sites(section: DataSection) -> Records:
-    """The same records, of sites that have names."""
+def sites(section: DataSection) -> Records:
+    """The same records, of sites that have names; each says whose it is in its first feature."""
     whole = everything(section)
-    owner = OWNERS[np.arange(len(whole.train_labels)) % 4]
-    return replace(whole, train_clients=owner)
-
-
-def marked_sites(section: DataSection) -> Records:
-    """Records of which each says whose it is."""
-    whole = named_sites(section)
-    assert whole.train_clients is not None
-    _, owner = np.unique(whole.train_clients, return_inverse=True)
-    images = whole.train_images.astype(np.float32).reshape(len(owner), -1)
-    images[:, 0] = owner
-    return replace(whole, train_images=images, test_images=images[:5], test_labels=owner[:5])
+    place = np.arange(CLIENTS * EACH) % 4
+    images = whole.train_images.astype(np.float32).reshape(len(place), -1)
+    images[:, 0] = np.argsort(np.argsort(OWNERS))[place]
+    return replace(
+        whole,
+        train_clients=OWNERS[place],
+        train_images=images,
+        test_images=images[:5],
+        test_labels=whole.train_labels[:5],
+    )
 
 
 def configured(
@@ -78,7 +76,7 @@ def by_file(folder: Path, partition: str, lines: str) -> Config:
     """With budgets of a file that is written first."""
     path = folder / "budgets.csv"
     path.write_text("\ufeffclient_id,epsilon,delta\r\n" + lines, encoding="utf-8")
-    base = configured("named_sites", partition).to_dict()
+    base = configured("sites", partition, features="none").to_dict()
     return parse_config({**base, "budgets": {"distribution": "file", "file": str(path)}})
 
 
@@ -117,7 +115,7 @@ def test_a_budgets_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
 
 def test_natural_clients_hold_their_own_records_and_no_others() -> None:
     """Owners alternate in the source; every record says whose it is in its first feature."""
-    task = load_task(configured("marked_sites", features="none"))
+    task = load_task(configured("sites", features="none"))
     marks = task.inputs[:, 0].round().long().tolist()
     for client in range(4):
         first, last = task.offsets[client], task.offsets[client + 1]
