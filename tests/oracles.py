@@ -9,6 +9,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 
 import mpmath as mp
 import numpy as np
@@ -17,6 +18,9 @@ Histogram = dict[tuple[int, ...], float]
 Matrix = list[list[float]]
 Rows = Sequence[Sequence[float] | np.ndarray]
 
+OWN = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]
+HALF_HIDDEN = [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]
+
 
 def krr_matrix(epsilon0: float, k: int) -> Matrix:
     low = 1.0 / (math.exp(epsilon0) + k - 1.0)
@@ -24,16 +28,11 @@ def krr_matrix(epsilon0: float, k: int) -> Matrix:
 
 
 def unary_matrix(own: float, foreign: float, k: int) -> Matrix:
+    """Bit y of a report is one with probability `own` if y is the input, else `foreign`."""
     rows = []
     for x in range(k):
-        row = []
-        for bits in itertools.product((0, 1), repeat=k):
-            chance = 1.0
-            for position, bit in enumerate(bits):
-                one = own if position == x else foreign
-                chance *= one if bit else 1.0 - one
-            row.append(chance)
-        rows.append(row)
+        bits = [[1.0 - one, one] for one in (own if y == x else foreign for y in range(k))]
+        rows.append(reduce(np.kron, bits).tolist())
     return rows
 
 
@@ -56,10 +55,6 @@ def hash_matrix(epsilon0: float, k: int) -> Matrix:
             row += [(high if bit == function[x] else 1.0 - high) / 2**k for bit in (0, 1)]
         rows.append(row)
     return rows
-
-
-def product_matrix(a: Matrix, b: Matrix) -> Matrix:
-    return np.kron(np.array(a), np.array(b)).tolist()
 
 
 def absent_too(matrix: Matrix, rate: float) -> Matrix:
@@ -107,24 +102,20 @@ def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
     return worst
 
 
-def worst_divergence(matrix: Matrix, n: int, epsilon: float) -> tuple[float, float]:
-    """Over all neighbouring data sets of n clients with one randomizer: the largest, and the
-    largest with equal other inputs."""
-    worst = equal = 0.0
+def worst_divergence(matrix: Matrix, n: int, epsilon: float) -> float:
+    """The same of n clients with one randomizer: the others' order does not matter."""
+    worst = 0.0
     for others in itertools.combinations_with_replacement(matrix, n - 1):
         laws = [shuffled_law([own, *others]) for own in matrix]
         for a, b in itertools.permutations(laws, 2):
-            value = hockey_stick(a, b, epsilon)
-            worst = max(worst, value)
-            if all(other is others[0] for other in others):
-                equal = max(equal, value)
-    return worst, equal
+            worst = max(worst, hockey_stick(a, b, epsilon))
+    return worst
 
 
-def clone_pair(epsilon0: float, n: int, clone: float | None = None, printed: bool = False):
+def clone_pair(epsilon0: float, n: int, printed: bool = False):
     """The clone pair from its definition, in mpmath; `printed`: the pair of Chen et al. 2024."""
-    p = mp.exp(-mp.mpf(epsilon0)) if clone is None else mp.mpf(clone)
-    w = 1 / (1 + mp.exp(-mp.mpf(epsilon0)))
+    p = mp.exp(-mp.mpf(epsilon0))
+    w = 1 / (1 + p)
     first: dict = defaultdict(lambda: mp.mpf(0))
     second: dict = defaultdict(lambda: mp.mpf(0))
     for c in range(n):
@@ -132,8 +123,7 @@ def clone_pair(epsilon0: float, n: int, clone: float | None = None, printed: boo
         for a in range(c + 1):
             mass = outer * mp.binomial(c, a) * mp.mpf(2) ** (-c)
             if printed:
-                chance = mp.exp(-mp.mpf(epsilon0))
-                for d, weight in ((1, chance), (0, 1 - chance)):
+                for d, weight in ((1, p), (0, 1 - p)):
                     first[a, c - a + d] += mass * weight
                     second[a + d, c - a] += mass * weight
                 continue

@@ -12,8 +12,6 @@ from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket, vector_blanket
-from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.reports import RoundType
 from tests.oracles import hockey_stick, shuffle_delta, shuffled_law
 
@@ -93,18 +91,3 @@ def test_the_mixed_reference_is_refuted_and_not_used() -> None:
     assert true == pytest.approx(2.0e-3, rel=0.01)
     assert mixed == pytest.approx(1.53e-3, rel=0.01)
     assert mixed < true <= honest
-
-
-def test_the_arithmetic_mean_of_blanket_masses_is_refuted() -> None:
-    """P = (3/4, 1/4), Q reversed, eps = 0, the others' masses (1, 1, 0): the truth is 1/4.
-
-    A binomial with their mean mass 2/3 gives .2407, too little. The engine takes masses as they
-    are, and their geometric mean (here zero: no blanket at all) is safe.
-    """
-    law = AtomicLaw.of([1.0, -1.0], [0.5, 0.5])
-    # By hand: two blanket reports beside the client's own, E(sum of three signs)_+ / 3.
-    truth = (3 * 1 / 8 + 1 * 3 / 8) / 3
-    assert truth == 0.25
-    assert amplified_delta(law, [(1.0, 2), (0.0, 1)]).delta == pytest.approx(truth, rel=1e-3)
-    assert amplified_delta(law, [(2 / 3, 3)]).delta == pytest.approx(0.2407, abs=1e-4)
-    assert amplified_delta(law, [(0.0, 3)]).delta >= truth
