@@ -33,24 +33,22 @@ from fl_shuffle.data.evaluation import evaluator
 from fl_shuffle.data.models import flatten_parameters, load_parameters
 from fl_shuffle.data.task import Task, Tell, load_task, silent
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.flower.answers import Answer, ReportsAnswer, Request, SealedAnswer, SumAnswer
-from fl_shuffle.flower.exchange import every_client
+from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
 from fl_shuffle.flower.first_trainings import FirstTrainings, is_simulated
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import (
     MODEL_RECORD,
-    Layout,
     TrainRequest,
     array_record,
     float32_array,
     record_in,
+    vector_of,
 )
-from fl_shuffle.flower.node import Node
 from fl_shuffle.flower.node_registry import reply_with_holding
-from fl_shuffle.flower.nodes import Nodes
+from fl_shuffle.flower.nodes import Nodes, every_client
 from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
-from fl_shuffle.flower.schedule import Schedule
 from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces
@@ -106,7 +104,7 @@ class RunParts:
         beside the file `beside` first. Raises `ConfigError` for a configuration that is missing,
         that asks for a simulation where there is none, or that these parts cannot be made of.
         """
-        config = config_of(context, beside)
+        config = config_of(tuple(context.run_config.items()), beside)
         key = cls, context.run_id, config
         with _lock:
             if not _kept or _kept[0][0] != key:
@@ -187,7 +185,7 @@ class RunParts:
         arrays = record_in(message.content, MODEL_RECORD, ArrayRecord)
         if arrays is None:
             raise InvalidValueError("model", "no arrays", "must be an ArrayRecord")
-        return torch.from_numpy(Layout.of(arrays).flatten(arrays))
+        return vector_of(arrays)
 
     def answer(self, request: Request) -> Answer:
         """An empty answer: reports one by one, or their exact sum where the request allows it.
@@ -344,6 +342,10 @@ class RunParts:
         records = config.data.records * config.data.clients
         return DataFacts(f"the clients' own ({config.app.client})", records, (), 0, 0, 0)
 
+    def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
+        """The model with these arrays, as it is saved."""
+        return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+
     def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
         """What is known of the run before it starts."""
         return RunFacts(
@@ -383,7 +385,7 @@ class Federation(RunParts):
     @classmethod
     def of_server(cls, grid: Grid, context: Context) -> Self:
         """`of`, telling whoever watches the run what is being prepared."""
-        config = config_of(context)
+        config = config_of(tuple(context.run_config.items()))
         if config.run.supernodes:
             # Before the data: what is wrong with it is said at once.
             read_supernodes(config.run.supernodes, config.data.clients)
@@ -467,9 +469,9 @@ class Federation(RunParts):
         return array_record(named, shared=True)
 
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
-        """The model with these parameters, as it is saved."""
+        """See `RunParts.state`: buffers, too."""
         model = self.model()
-        load_parameters(model, torch.from_numpy(Layout.of(arrays).flatten(arrays)))
+        load_parameters(model, vector_of(arrays))
         return dict(model.state_dict())
 
     def evaluate(self) -> Measure:
@@ -478,8 +480,7 @@ class Federation(RunParts):
         measure = evaluator(model, self.task, self.config.model)
 
         def evaluate(number: int, arrays: ArrayRecord) -> dict[str, float]:
-            flat = Layout.of(arrays).flatten(arrays)
-            return measure(number, torch.from_numpy(flat))
+            return measure(number, vector_of(arrays))
 
         return evaluate
 

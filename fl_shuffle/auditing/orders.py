@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fl_shuffle.auditing.findings import Check
-from fl_shuffle.flower.schedule import Schedule
+from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Reports
 

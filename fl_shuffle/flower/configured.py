@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import nn
 
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, suggestion
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.frozen import Frozen
-from fl_shuffle.flower.messages import Layout
 from fl_shuffle.flower.settings import require_same_app_config
 from fl_shuffle.flower.strategy import (
     Evaluate,
@@ -25,6 +22,7 @@ from fl_shuffle.flower.strategy import (
     metrics_in,
     require_no_evaluation,
 )
+from fl_shuffle.plugins import load_attribute
 from fl_shuffle.threads import keep_one_thread
 
 _NO_EVALUATION = (
@@ -44,8 +42,8 @@ NOT_TAKEN = {
     "evaluate_metrics_aggr_fn": _NO_METRICS,
 }
 """What stock strategies take and this one cannot: why not."""
-
-
+STRATEGY = "fl_shuffle.pages.server.app:strategy_of"
+"""On the page that built-in runs play, above this package."""
 NO_MOD = "app.client must be a ShuffleClientApp, which reports whatever its training does"
 """What to look at where nobody has sent a report."""
 
@@ -94,62 +92,36 @@ class ConfiguredStrategy(PlayedByStart):
         that cannot be used, else as rounds do.
         """
         require_no_evaluation(evaluate_config)
-        parts, config, rounds = self._parts, self._parts.config, self._parts.config.run.rounds
-        _require_planned(num_rounds, rounds)
+        rounds = self._parts.config.run.rounds
+        if num_rounds not in (None, rounds):
+            raise InvalidValueError(
+                "num_rounds",
+                num_rounds,
+                f"the budgets are planned for run.rounds = {rounds}",
+                "leave num_rounds out, or set run.rounds",
+            )
         keep_one_thread()
         frozen = None if self._model is None else Frozen.of(self._model, initial_arrays)
         trained = initial_arrays if frozen is None else frozen.trained(initial_arrays)
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
         first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
-
-        def whole(arrays: ArrayRecord) -> ArrayRecord:
-            return arrays if frozen is None else frozen.whole(arrays)
-
-        def measured(number: int, arrays: ArrayRecord) -> Mapping[str, Any] | None:
-            return None if evaluate_fn is None else evaluate_fn(number, whole(arrays))
-
-        # The lines of server/app.py, for a model of the app's own.
-        layout = Layout.of(trained)
-        optimizer = ServerOptimizer(config.server, torch.from_numpy(layout.flatten(trained)))
-        accountant, nodes = parts.accountant(layout.size), parts.nodes(grid)
-        nodes.beside = {} if frozen is None else frozen.records()
-        opened = parts.open_ledger(grid, self._context, accountant, layout.size, tuple(first))
-        with opened as ledger:
-            ledger.restore(optimizer)
-            shuffler = parts.shuffler(self._context, ledger.run, layout.size, ledger.counted)
-            strategy = ShuffleStrategy(
-                shuffler=shuffler,
-                ledger=ledger,
-                optimizer=optimizer,
-                schedule=parts.schedule,
-                nodes=nodes,
-                analyzer=parts.analyzer,
+        opened = load_attribute(STRATEGY, field="")
+        given = self._parts, grid, self._context, trained, tuple(first), frozen
+        with opened(*given) as strategy, _hint(strategy):
+            settings = train_config or ConfigRecord()
+            result: Result = strategy.start(
+                grid, trained, rounds, timeout, settings, evaluate_fn=evaluate_fn
             )
-            measure, settings = evaluate_fn and measured, train_config or ConfigRecord()
-            result = _started(strategy, grid, trained, rounds, timeout, settings, None, measure)
-            result.arrays = whole(result.arrays)
-            tensors = {n: torch.from_numpy(array.numpy()) for n, array in result.arrays.items()}
-            ledger.finish(tensors, strategy.stopped, failed=strategy.failed)
-            shuffler.forget(ledger.rounds)
         if first:
             result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
         return result
 
 
-def _require_planned(num_rounds: int | None, rounds: int) -> None:
-    if num_rounds not in (None, rounds):
-        raise InvalidValueError(
-            "num_rounds",
-            num_rounds,
-            f"the budgets are planned for run.rounds = {rounds}",
-            "leave num_rounds out, or set run.rounds",
-        )
-
-
-def _started(strategy: ShuffleStrategy, *arguments: Any) -> Result:
-    """What `strategy.start` returns; where nobody has sent a report, what to look at is said."""
+@contextmanager
+def _hint(strategy: ShuffleStrategy) -> Iterator[None]:
+    """Where nobody has sent a report, say what to look at."""
     try:
-        return strategy.start(*arguments)
+        yield
     except PrivacyBudgetError as error:
         if strategy.answered:
             raise

@@ -11,9 +11,11 @@ import logging
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
@@ -37,6 +39,11 @@ Take = Callable[[int, Message], None]
 
 CLIENT_APP_RAISED = 2
 """Flower's own code for an app that raised."""
+POLL_SECONDS = 0.05
+"""Pause between two questions for replies."""
+# Polling costs the SuperLink work: after a long silence it is done more seldom.
+LONGEST_POLL_SECONDS = 1.0
+POLL_SHARE = 0.05
 SHOWN = 120
 """So many characters of what a client raised are kept."""
 
@@ -202,6 +209,47 @@ class InProcessGrid(Grid):
 
     def _reply(self, message: Message, context: Context) -> Message:
         return reply_of(self._app, message, context, trusted=self._trusted)
+
+
+def exchange(
+    grid: Grid,
+    messages: Iterable[Message],
+    take: Take,
+    *,
+    window: int,
+    timeout: float,
+) -> None:
+    """Call take(position of the request, reply) as replies arrive, at most `window` under way.
+
+    Requests that get no reply within `timeout` seconds are given up: nothing is taken for them. The
+    in-process engine waits, and calls it on the threads that play the nodes, several at a time.
+    """
+    if isinstance(grid, InProcessGrid):
+        grid.exchange(messages, take)
+        return
+    source = enumerate(messages)
+    position_of: dict[str, int] = {}
+    last = time.monotonic()
+    deadline = last + timeout
+    while True:
+        batch = list(islice(source, window - len(position_of)))
+        if batch:
+            identifiers = grid.push_messages([message for _, message in batch])
+            position_of.update(
+                {key: position for key, (position, _) in zip(identifiers, batch, strict=True)}
+            )
+        if not position_of or time.monotonic() > deadline:
+            return
+        replies = list(grid.pull_messages(position_of))
+        for reply in replies:
+            position = position_of.pop(reply.metadata.reply_to_message_id, None)
+            if position is not None:
+                take(position, reply)
+        if replies:
+            last = time.monotonic()
+        else:
+            silence = time.monotonic() - last
+            time.sleep(max(POLL_SECONDS, min(LONGEST_POLL_SECONDS, POLL_SHARE * silence)))
 
 
 def reply_of(

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -27,6 +28,7 @@ from flwr.app import (
     RecordDict,
 )
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fl_shuffle.errors import InvalidValueError, require_integer
 
@@ -195,6 +197,11 @@ class Layout:
         ends = list(accumulate(map(math.prod, self.shapes), initial=0))
         parts = map(slice, ends[:-1], ends[1:])
         return list(zip(self.names, parts, self.shapes, self.dtypes, strict=True))
+
+
+def vector_of(arrays: ArrayRecord) -> Tensor:
+    """The arrays as one vector, float32 [d]; raises as `Layout.of` does."""
+    return torch.from_numpy(Layout.of(arrays).flatten(arrays))
 
 
 @dataclass(frozen=True)

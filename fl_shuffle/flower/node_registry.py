@@ -16,7 +16,7 @@ import hashlib
 import logging
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.supernodes import SuperNodeFile
-from fl_shuffle.errors import require_integer
-from fl_shuffle.flower.exchange import exchange, wait_for_nodes
+from fl_shuffle.errors import RunError, require_integer
+from fl_shuffle.flower.grid import exchange
 from fl_shuffle.flower.messages import record_in
 
 log = logging.getLogger("fl_shuffle.run.nodes")
@@ -44,6 +44,8 @@ PARTITIONS = "num-partitions"
 HOLDING_RECORD = "holding"
 QUERY_SECONDS = 60.0
 """So long a node has to say what it holds: it starts its app for that, and computes nothing."""
+SETTLE_SECONDS = 1.0
+"""Nodes have settled when none came or went for so long; the ServerApp starts before them."""
 NOBODY = range(0)
 
 
@@ -208,6 +210,23 @@ class NodeRegistry:
         elif rest.any():
             log.warning("no connected node holds %d of the clients", int(rest.sum()))
         return partitions
+
+
+def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> list[int]:
+    """Node ids once they have settled: a ServerApp starts before its nodes have registered.
+
+    Nodes that are just the `known` ones have settled. Raises `RunError` if no node appears
+    within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    seen = sorted(known)
+    while time.monotonic() < deadline:
+        now = sorted(grid.get_node_ids())
+        if now and now == seen:
+            return now
+        seen = now
+        time.sleep(SETTLE_SECONDS)
+    raise RunError(f"no Flower node connected within {timeout:g} s; start the SuperNodes first")
 
 
 def words_of(held: range) -> str:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fl_shuffle.configuration.supernodes import SuperNodeFile
-from fl_shuffle.flower.exchange import Blocks, Mask, every_client, requests
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
-from fl_shuffle.flower.node_registry import NodeRegistry
+from fl_shuffle.flower.node_registry import Mask, NodeRegistry
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
 
+Blocks = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Ascending client ids -> where blocks begin among them, and the end."""
 Assignment = tuple[TrainRequest, int]
 """A request, and the node that is asked."""
+
+
+def every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A `Blocks` in which each client is a block of its own."""
+    return np.arange(len(clients) + 1)
 
 
 @dataclass
@@ -86,3 +94,22 @@ class Nodes:
         if isinstance(grid, InProcessGrid):
             return [(None, sorted(grid.get_node_ids()))]
         return self._registry.partitions(grid)
+
+
+def requests(
+    number: int, allowed: Mask, most: int, nodes: int, blocks: Blocks
+) -> Iterator[TrainRequest]:
+    """Whole blocks of allowed clients in ascending order, about equally many clients a request:
+    none above `most`, unless one block is, and each node as many as any other."""
+    chosen = np.flatnonzero(allowed)
+    if not len(chosen):
+        return
+    # Where the last turn is not shared by all nodes, some of them would only wait.
+    turns = -(-len(chosen) // (most * nodes))
+    starts = blocks(chosen)
+    wanted = np.arange(turns * nodes + 1) * (len(chosen) / (turns * nodes))
+    # The nearest block's start, and each of them once.
+    after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
+    low, high = starts[after - 1], starts[after]
+    for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
+        yield TrainRequest.covering(number, chosen[first:last])

@@ -35,23 +35,32 @@ the server cannot."""
 APP_ROOT = Path(__file__).resolve().parents[2]
 
 
-def config_of(context: Context, beside: str | Path | None = None) -> Config:
-    """The configuration of the run a context belongs to. Raises `ConfigError` if there is none.
+@lru_cache(maxsize=4)
+def config_of(
+    run_config: tuple[tuple[str, object], ...], beside: str | Path | None = None
+) -> Config:
+    """The configuration that Flower's run configuration, its items, names. Raises `ConfigError` if
+    there is none.
 
     Relative paths (the file's, and that of budgets in it) are looked for beside the file `beside`
     first: an app that Flower unpacked somewhere does not run in its own folder.
     """
-    values = {key: str(context.run_config.get(key, "")) for key in (RESOLVED, CONFIG_FILE)}
-    if values[RESOLVED]:
-        return _parsed(values[RESOLVED])
-    if not values[CONFIG_FILE]:
+    values = {key: str(value) for key, value in run_config}
+    if values.get(RESOLVED):
+        return parse_config(json.loads(values[RESOLVED]))
+    if not values.get(CONFIG_FILE):
         raise ConfigError(
             f"the run configuration names no file; pass --run-config '{CONFIG_FILE}=\"FILE.toml\"'"
         )
-    overrides = str(context.run_config.get(OVERRIDES, ""))
-    root = str(context.run_config.get(DATA, ""))
-    folder = None if beside is None else str(Path(beside).resolve().parent)
-    return _loaded(values[CONFIG_FILE], overrides, root, folder)
+    settings = [part for part in values.get(OVERRIDES, "").split(";") if part.strip()]
+    if values.get(DATA):
+        settings.append(f"data.root={json.dumps(values[DATA])}")
+    folders = [] if beside is None else [*Path(beside).resolve().parents[:2]]
+    config = load_config(_beside(values[CONFIG_FILE], [*folders, APP_ROOT]), settings)
+    if not folders or not config.budgets.file:
+        return config
+    named = _beside(config.budgets.file, [*folders, APP_ROOT])
+    return replace(config, budgets=replace(config.budgets, file=str(named)))
 
 
 def with_app_config(config: Config, folder: Path) -> Config:
@@ -110,26 +119,6 @@ def require_same_app_config(context: Context, config: Config) -> None:
                 "takes it from [tool.flwr.app.config] of pyproject.toml; say the same there, or: "
                 f"--run-config '{key}={json.dumps(value)}'"
             )
-
-
-@lru_cache(maxsize=4)
-def _parsed(text: str) -> Config:
-    return parse_config(json.loads(text))
-
-
-@lru_cache(maxsize=4)
-def _loaded(file: str, overrides: str, root: str, folder: str | None) -> Config:
-    settings = [part for part in overrides.split(";") if part.strip()]
-    if root:
-        settings.append(f"data.root={json.dumps(root)}")
-    places = [APP_ROOT] if folder is None else [Path(folder), Path(folder).parent, APP_ROOT]
-    config = load_config(_beside(file, places), settings)
-    if folder is None:
-        return config
-    named = _beside(config.budgets.file, places) if config.budgets.file else Path()
-    return replace(
-        config, budgets=replace(config.budgets, file=str(named) if config.budgets.file else "")
-    )
 
 
 def _beside(file: str, places: list[Path]) -> Path:

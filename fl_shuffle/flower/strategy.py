@@ -21,12 +21,13 @@ from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError, ProgramError, RunError
 from fl_shuffle.flower.answers import read_answer
-from fl_shuffle.flower.exchange import exchange
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
-from fl_shuffle.flower.messages import Layout
+from fl_shuffle.flower.frozen import Frozen
+from fl_shuffle.flower.grid import exchange
+from fl_shuffle.flower.messages import Layout, vector_of
 from fl_shuffle.flower.nodes import Assignment, Nodes
-from fl_shuffle.flower.schedule import Schedule
 from fl_shuffle.runs.outcome import RoundOutcome
+from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import (
     Answer,
     Batch,
@@ -46,6 +47,46 @@ PLAYED_BY_START = (
     "ShuffleStrategy plays its rounds itself, and asks the ledger before each; Flower's own loop, "
     "or a strategy around this one, would not: call its start(grid, arrays)"
 )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Each of the `clients` takes part in a round with probability `participation`.
+
+    All of them answer one model; or, `sequential`, one after the other, in uniformly random order,
+    the model that the client before has moved. The model is evaluated every `evaluate_every` rounds
+    and after the last one.
+    """
+
+    clients: int
+    seeds: SeedTree
+    participation: float = 1.0
+    sequential: bool = False
+    evaluate_every: int = 1
+
+    def participants(self, number: int, least: int = 1) -> Mask:
+        """Who is asked in a round, a mask [clients].
+
+        Raises `PrivacyBudgetError` if they are fewer than `least` (`privacy.min_reports`): their
+        reports could not be released.
+        """
+        drawn = np.ones(self.clients, dtype=bool)
+        if self.participation < 1.0:
+            draw = self.seeds.numpy_generator(number, "participation").random(self.clients)
+            drawn = draw < self.participation
+        count = int(np.count_nonzero(drawn))
+        if count < least:
+            remedy = "raise it, or " if self.participation < 1.0 else "raise "
+            raise PrivacyBudgetError(
+                f"round {number}: training.participation = {self.participation:g} drew {count} of "
+                f"{self.clients} clients, below privacy.min_reports = {least}; {remedy}data.clients"
+            )
+        return drawn
+
+    def order(self, number: int, allowed: Mask) -> list[int]:
+        """The order of a sequential round."""
+        draw = self.seeds.numpy_generator(number, "permutation")
+        return [int(client) for client in draw.permutation(np.flatnonzero(allowed))]
 
 
 class RoundLedger(Protocol):
@@ -103,7 +144,8 @@ class ShuffleStrategy(PlayedByStart):
     every engine: noise is keyed by client, sums are exact, requests hold whole blocks of clients.
 
     `ShuffleStrategy.of(context)` makes everything from a run's configuration. `analyzer` makes the
-    step's direction of what the shuffler releases. A model or an answer of the analyzer that is not
+    step's direction of what the shuffler releases. `frozen`: arrays that travel beside the trained
+    ones, and stay. A model or an answer of the analyzer that is not
     finite stops the run (`failed`); no client's reply does.
     """
 
@@ -113,6 +155,7 @@ class ShuffleStrategy(PlayedByStart):
     schedule: Schedule
     nodes: Nodes
     analyzer: Callable[[Shuffled], Tensor] = Shuffled.mean
+    frozen: Frozen | None = None
     stopped: str | None = field(default=None, init=False)
     failed: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
@@ -121,6 +164,8 @@ class ShuffleStrategy(PlayedByStart):
     def __post_init__(self) -> None:
         self._dimension = self.optimizer.current().numel()
         self._layout = Layout.flat(self._dimension)
+        if self.frozen is not None:
+            self.nodes.beside = self.frozen.records()
         self._rounds = 0
         self._asked = 0
 
@@ -165,9 +210,8 @@ class ShuffleStrategy(PlayedByStart):
 
         `timeout`: seconds until a request is given up, else that of the nodes. `train_config` goes
         to the clients with every request. A run that goes on does so from where the optimizer is.
-        Raises `PrivacyBudgetError` if
-        fewer usable reports arrive than may be released, and `ConfigError` for an
-        `evaluate_config`: no client is asked to evaluate.
+        Raises `PrivacyBudgetError` if fewer usable reports arrive than may be released, and
+        `ConfigError` for an `evaluate_config`: no client is asked to evaluate.
         """
         require_no_evaluation(evaluate_config)
         self._layout, self._rounds = Layout.of(initial_arrays), num_rounds
@@ -175,7 +219,7 @@ class ShuffleStrategy(PlayedByStart):
         if timeout is not None:
             self.nodes.timeout = timeout
         if self.ledger.first_round == 1:
-            self.optimizer.load(torch.from_numpy(self._layout.flatten(initial_arrays)))
+            self.optimizer.load(vector_of(initial_arrays))
         result = Result()
         for number in range(self.ledger.first_round, num_rounds + 1):
             started = time.perf_counter()
@@ -189,7 +233,7 @@ class ShuffleStrategy(PlayedByStart):
             due = number == num_rounds or number % self.schedule.evaluate_every == 0
             metrics = {}
             if evaluate_fn is not None and due and not self.failed:
-                metrics = metrics_in(evaluate_fn(number, self._released()))
+                metrics = metrics_in(evaluate_fn(number, self.released()))
                 result.evaluate_metrics_serverapp[number] = MetricRecord({**metrics})
             # A remote shuffler may have closed the round before it was reserved anew.
             dropped = max(0, self._asked - spend.n_reports)
@@ -200,7 +244,7 @@ class ShuffleStrategy(PlayedByStart):
             )
             if self.failed:
                 break
-        result.arrays = self._released()
+        result.arrays = self.released()
         return result
 
     def _play(self, grid: Grid, number: int) -> Spend | None:
@@ -298,9 +342,10 @@ class ShuffleStrategy(PlayedByStart):
         self.failed = True
         self.stopped = f"stopped after round {number}, which is paid for: {why}"
 
-    def _released(self) -> ArrayRecord:
-        """The model that is evaluated and returned."""
-        return self._layout.record(self.optimizer.released().numpy())
+    def released(self) -> ArrayRecord:
+        """The whole model, as it is evaluated and returned."""
+        trained = self._layout.record(self.optimizer.released().numpy())
+        return trained if self.frozen is None else self.frozen.whole(trained)
 
 
 def metrics_in(found: object) -> dict[str, float]:

@@ -13,8 +13,7 @@ from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import checked
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.flower.nodes import Nodes
-from fl_shuffle.flower.schedule import Schedule
-from fl_shuffle.flower.strategy import ShuffleStrategy
+from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.runs.outcome import RoundOutcome
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Shuffled

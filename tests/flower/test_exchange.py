@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from fl_shuffle.flower import exchange as module
-from fl_shuffle.flower.exchange import LONGEST_POLL_SECONDS, exchange
-from fl_shuffle.flower.grid import adopt_task_identity, stamp
+from fl_shuffle.flower import grid as module
+from fl_shuffle.flower.grid import LONGEST_POLL_SECONDS, adopt_task_identity, exchange, stamp
 from fl_shuffle.flower.messages import Layout, TrainRequest
 
 TIMEOUT = 30.0

@@ -22,7 +22,6 @@ from clients.app import app
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import SuperNodeFile, read_supernodes
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.flower import exchange
 from fl_shuffle.flower import node_registry as registry_module
 from fl_shuffle.flower.grid import InProcessGrid, stamp
 from fl_shuffle.flower.messages import TrainRequest, array_record
@@ -50,7 +49,7 @@ HEAD = "supernode,partition-id,num-partitions\n"
 
 @pytest.fixture(autouse=True)
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(registry_module, "SETTLE_SECONDS", 0.0)
 
 
 class Nodes(InProcessGrid):
@@ -185,7 +184,8 @@ def test_nodes_are_asked_once_and_newcomers_when_they_come(
 def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now, grid = [0.0], Remote({1: part(0, 2), 2: None})
     # The registry's own clock: pytest and its workers keep theirs.
-    monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None)
+    monkeypatch.setattr(registry_module, "time", clock)
     registry, asked = NodeRegistry(CLIENTS, 20.0), []
     for second in range(0, 1000, 10):
         now[0], before = float(second), len(grid.inner.asked)

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.chaos.children import begin, end
 from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
-from fl_shuffle.flower.schedule import Schedule
+from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.runs import directory
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
 from fl_shuffle.runs.directory import RunDirectory, new_directory

@@ -27,7 +27,7 @@ from fl_shuffle import simulate
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.flower import exchange
+from fl_shuffle.flower import node_registry
 from fl_shuffle.flower.remote_shuffler import ANALYZER_KEY, SHUFFLER
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.reader import LedgerRecord
@@ -254,7 +254,7 @@ class Parties:
                 note(self._witness("replies"), "a reply to the server holds something")
 
         RemoteShuffler.fetch = noted  # type: ignore[assignment]
-        exchange.SETTLE_SECONDS = 0.01  # nodes do not come and go
+        node_registry.SETTLE_SECONDS = 0.01  # nodes do not come and go
         resolved = {RESOLVED: parse_config(configured).to_json()}
         opens = configured["privacy"]["release"] == "reports"
         settings: dict[str, Any] = {
