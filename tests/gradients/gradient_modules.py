@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_shuffle.gradients import GradientEngine, blocks, make_gradient_engine, softmax_regression
-from tests.gradients.gradient_oracle import means, offsets_of
+from fl_shuffle.gradients import (
+    GradientEngine,
+    NonfiniteRecords,
+    blocks,
+    make_gradient_engine,
+    softmax_regression,
+)
+from tests.gradients.gradient_oracle import flat, means, offsets_of
 
 SHAPE, IMAGES = (13,), (2, 9, 9)
 """Of a record; of one of `NETWORKS`."""
@@ -59,15 +67,14 @@ torch.manual_seed(3)
 CHAINS: dict[str, nn.Module] = {
     "linear": nn.Linear(13, 5),
     "relu": nn.Sequential(nn.Linear(13, 40), nn.ReLU(), nn.Linear(40, 5)),
-    "tanh, gelu": nn.Sequential(
+    "mixed": nn.Sequential(
         nn.Sequential(nn.Flatten(), nn.Linear(13, 17), nn.Tanh()),
         nn.Linear(17, 9, bias=False),
         nn.GELU(),
         nn.Identity(),
-        nn.Linear(9, 5),
-    ),
-    "elu in place": nn.Sequential(
-        nn.Linear(13, 8), nn.Sigmoid(), nn.Linear(8, 6), nn.ELU(inplace=True), nn.Linear(6, 5)
+        nn.Linear(9, 6),
+        nn.ELU(inplace=True),
+        nn.Linear(6, 5),
     ),
     "linear, compiled": nn.Linear(13, 5),
     "linear without bias, compiled": nn.Linear(13, 23, bias=False),
@@ -107,11 +114,7 @@ NETWORKS: dict[str, nn.Module] = {
         nn.Linear(28, 5),
     ),
 }
-VECTORIZED: dict[str, nn.Module] = {
-    "convolution": Small(),
-    "tied": Tied(),
-    "log-softmax": nn.Sequential(nn.Linear(13, 5), nn.LogSoftmax(1)),
-}
+VECTORIZED: dict[str, nn.Module] = {"convolution": Small(), "tied": Tied()}
 """By torch.func."""
 LOOPS: dict[str, nn.Module] = {"branching": Branching()}
 """One record at a time."""
@@ -127,27 +130,58 @@ def path_of(name: str) -> str:
     return "closed-form linear, compiled" if "compiled" in name else "closed-form network"
 
 
-def engine_of(name: str, clip: str = "record", norm: int = 2, **more: object) -> GradientEngine:
-    """The engine of one of `MODULES`, compiled if that is what the name says."""
-    shape, records = IMAGES if name in NETWORKS else SHAPE, ALWAYS_COMPILED * ("compiled" in name)
-    return make_gradient_engine(
-        MODULES[name], shape=shape, clip=clip, norm=norm, records=records, **more
-    )
+class Problem:
+    """Clients with so many records, a module, and the engine of its path, which is compiled if that
+    is what the module's name says.
 
+    Radii are `radius`, or lie around the median length of the records' gradients: then about half
+    of them are clipped.
+    """
 
-def problem_of(name: str, sizes: list[int], seed: int) -> tuple[Tensor, Tensor, np.ndarray]:
-    """Records, labels and offsets of clients with so many records each."""
-    generator = torch.Generator().manual_seed(seed)
-    offsets = offsets_of(sizes)
-    count = int(offsets[-1])
-    x = torch.randn(count, *(IMAGES if name in NETWORKS else SHAPE), generator=generator)
-    return x, torch.randint(0, 5, (count,), generator=generator), offsets
+    def __init__(
+        self, name: str, sizes: list[int], seed: int = 0, *, module: nn.Module | None = None,
+        radius: float = 0.0, clip: str = "record", norm: int = 2, **more: object,
+    ) -> None:  # fmt: skip
+        self.module, shape = module or MODULES[name], IMAGES if name in NETWORKS else SHAPE
+        options = {"records": ALWAYS_COMPILED * ("compiled" in name), **more}
+        self.engine: GradientEngine = make_gradient_engine(
+            self.module, shape=shape, clip=clip, norm=norm, **options
+        )
+        generator = torch.Generator().manual_seed(seed)
+        self.theta, self.offsets, self.sizes = flat(self.module), offsets_of(sizes), sizes
+        self.x = torch.randn(int(self.offsets[-1]), *shape, generator=generator)
+        self.y = torch.randint(0, 5, (len(self.x),), generator=generator)
+        self.radius = torch.full((len(sizes),), radius, dtype=torch.float64)
+        if not radius:
+            some = self.module, self.x[:60], self.y[:60], np.arange(min(60, len(self.x)) + 1)
+            alone = means(*some, self.radius, clip="none", norm=norm)
+            middle = torch.linalg.vector_norm(alone, norm, dim=1).median()
+            self.radius = middle * torch.linspace(0.7, 1.3, len(sizes))
 
+    def rows(
+        self, x: Tensor | None = None, y: Tensor | None = None, *, steps: int = 0,
+        tally: NonfiniteRecords | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The clients' means, or what so many local steps come to; of other records, if given."""
+        x, y = self.x if x is None else x, self.y if y is None else y
+        if steps:
+            return self.engine.local_update(
+                self.theta, x, y, self.offsets, steps=steps, learning_rate=0.2
+            )
+        return self.engine.client_means(
+            self.theta, x, y, self.offsets, self.radius, nonfinite=tally
+        )
 
-def middle_radius(module: nn.Module, x: Tensor, y: Tensor, norm: int) -> float:
-    """The median length of the records' gradients: about half of them are clipped."""
-    alone = means(module, x, y, np.arange(len(x) + 1), Tensor(), clip="none", norm=norm)
-    return float(torch.linalg.vector_norm(alone, norm, dim=1).median())
+    def part(self, first: int, last: int, shift: int = 0) -> Problem:
+        """The clients first .. last - 1 alone, their records in memory of another alignment."""
+        some, records = copy(self), slice(int(self.offsets[first]), int(self.offsets[last]))
+        some.x, some.y = self.x[records], self.y[records]
+        if shift:
+            moved = torch.empty(shift + some.x.numel())[shift:]
+            some.x = moved.view_as(some.x).copy_(some.x)
+        some.offsets = self.offsets[first : last + 1] - self.offsets[first]
+        some.sizes, some.radius = self.sizes[first:last], self.radius[first:last]
+        return some
 
 
 def choose_path(patch: pytest.MonkeyPatch, *, compiled: bool) -> None:

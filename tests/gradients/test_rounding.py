@@ -9,14 +9,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.gradients import make_gradient_engine, rounding
 from fl_shuffle.gradients.row_clips import clip_rows
-from tests.gradients.gradient_modules import (
-    ALWAYS_COMPILED,
-    MODULES,
-    NETWORKS,
-    engine_of,
-    middle_radius,
-    problem_of,
-)
+from tests.gradients.gradient_modules import ALWAYS_COMPILED, NETWORKS, Problem
 from tests.gradients.gradient_oracle import flat
 
 
@@ -136,12 +129,11 @@ def test_whole_means_of_a_million_numbers_stay_in_their_radius(norm: int) -> Non
     "name", [*NETWORKS, "relu", "linear, compiled", "convolution", "branching"]
 )
 def test_no_clipped_record_is_longer_than_the_radius(name: str, norm: int) -> None:
-    x, y, offsets = problem_of(name, [1] * 60, 4)
-    radius = 0.3 * middle_radius(MODULES[name], x, y, norm)
-    rows = engine_of(name, norm=norm).client_means(flat(MODULES[name]), 5.0 * x, y, offsets, radius)
-    lengths = torch.linalg.vector_norm(rows.double(), norm, dim=1)
-    assert float(lengths.max()) <= radius
-    assert float(lengths.median()) > radius * (1.0 - 1e-4)
+    problem = Problem(name, [1] * 60, 4, norm=norm)
+    problem.radius *= 0.3
+    lengths = torch.linalg.vector_norm(problem.rows(5.0 * problem.x).double(), norm, dim=1)
+    shares = lengths / problem.radius
+    assert float(shares.max()) <= 1.0 and float(shares.median()) > 1.0 - 1e-4
 
 
 def across_a_power_of_two(size: int) -> Tensor:
