@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-from fl_shuffle.api.configs import ConfigLike, resolve_config
 from fl_shuffle.auditing import games
 from fl_shuffle.auditing.canaries import Canaries, check_clipping, one_of_each_kind
 from fl_shuffle.auditing.claims import Claims
@@ -19,6 +18,7 @@ from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, Sample
 from fl_shuffle.auditing.noise import noise_checks, one_law_check
 from fl_shuffle.auditing.orders import order_check, play_orders
 from fl_shuffle.auditing.twin_runs import audit_published
+from fl_shuffle.configuration.reading import ConfigLike, resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Tell, silent
 from fl_shuffle.randomizers.additive import NOISES

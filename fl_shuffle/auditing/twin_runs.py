@@ -27,10 +27,10 @@ import numpy as np
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from fl_shuffle.api.configs import resolve_config
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Difference, Published
 from fl_shuffle.auditing.published import ERROR, MESSAGE, compare, fields_of, shown, without_times
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.features import Features, make_features

@@ -1,4 +1,5 @@
-"""The `fl-shuffle` command. Each subcommand is a module with `SUMMARY`, `configure` and `run`.
+"""The `fl-shuffle` command. Each subcommand is a module with `configure` and `run`; its
+docstring is what its help says.
 
 Subcommand modules keep their top-level imports light (no torch, flwr, scipy): help is instant.
 """
@@ -96,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
 def parser_of(command: str) -> argparse.ArgumentParser:
     """The options of one command, whose module alone is loaded."""
     module = import_module(f"fl_shuffle.cli.{command}")
-    parser = _Parser(prog=f"fl-shuffle {command}", description=module.SUMMARY)
+    parser = _Parser(prog=f"fl-shuffle {command}", description=module.__doc__)
     module.configure(parser)
     parser.add_argument(
         "--verbose", action="store_true", help="show where an error comes from, and its causes"

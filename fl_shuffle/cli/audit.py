@@ -1,19 +1,17 @@
-"""`fl-shuffle audit`: try to break a configuration's privacy claims with canaries."""
+"""Try to break the privacy claims with canaries: empirical lower bounds on epsilon."""
 
 from __future__ import annotations
 
 import argparse
-import json
 
 from fl_shuffle import declare
 from fl_shuffle.auditing.effort import AuditSettings
-from fl_shuffle.cli.options import add_overrides, flag, option, overrides
+from fl_shuffle.cli.options import add_overrides, flag, option, overrides, show
 from fl_shuffle.interrupts import load
-from fl_shuffle.run_words import say, tell
+from fl_shuffle.run_words import tell
 
 SHORT = ("data", "budgets")
 """Whose short options it takes: `--seed` is the canaries', not the run's."""
-SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds on epsilon."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.configs import resolve_config
+    from fl_shuffle.configuration.reading import resolve_config
 
     # What is wrong with a configuration is said before PyTorch is loaded.
     config = resolve_config(arguments.source, overrides(arguments, SHORT))
@@ -38,8 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
     given = AuditSettings(**declare.given(arguments, AuditSettings))
     keep_one_thread()
     report = audit_configuration(arguments.source, config, given, tell=tell)
-    if arguments.json:
-        print(json.dumps(report.to_dict(), allow_nan=False), flush=True)
-    else:
-        say(*report.text().splitlines())
+    show((report.to_dict(), report.text().splitlines()), as_json=arguments.json)
     return 1 if report.breaks_proven else 0

@@ -1,29 +1,24 @@
-"""`fl-shuffle bound`: one privacy bound, every one that applies, or a number for a target."""
+"""The epsilon at --delta (or delta at --epsilon) of shuffled reports, the smallest proven one; with
+CONFIG what its rounds will cost; with both --epsilon and --delta the --solve-for that keeps
+them."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle import declare
-from fl_shuffle.cli.options import add_overrides, flag, option, overrides, repeated
+from fl_shuffle.cli.options import Said, add_overrides, flag, option, overrides, repeated, show
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, require_choice
 from fl_shuffle.plugins import require_extra
-from fl_shuffle.run_words import say, tell
+from fl_shuffle.run_words import tell
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.accounting.queries.question import Question
 
-SUMMARY = (
-    "The epsilon at --delta (or delta at --epsilon) of shuffled reports, the smallest proven one; "
-    "with CONFIG what its rounds will cost; with both --epsilon and --delta the --solve-for that "
-    "keeps them."
-)
 ADVERSARY = ("release", "assumed_honest")
 ASKED = ("delta", "epsilon", "method")
 CONFIGURED = {"data": "clients", "run": "rounds", "budgets": "budgets"}
@@ -61,23 +56,22 @@ def run(arguments: argparse.Namespace) -> int:
     values = declare.given(arguments, Question)
     solved = (arguments.solve_for or "").replace("-", "_")
     if arguments.config is not None:
-        _configured(arguments, values, solved)
+        answer = _configured(arguments, values, solved)
     elif arguments.set or arguments.grid:
         name = "set" if arguments.set else "grid"
         raise ConfigError(f"--{name} changes a configuration; name one")
     elif solved:
-        _solve(solved, values, as_json=arguments.json)
-    elif arguments.all:
-        _all(Question.from_mapping(values), arguments)
+        answer = _solved(solved, values)
     else:
-        _one(Question.from_mapping(values), arguments)
+        answer = (_all if arguments.all else _one)(Question.from_mapping(values), arguments)
+    show(answer, as_json=arguments.json)
     return 0
 
 
-def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: str) -> None:
+def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: str) -> Said:
     """What a configuration will cost, or what of it keeps a target."""
-    from fl_shuffle.api.configs import resolve_config
-    from fl_shuffle.cli.cost import show_cost, show_grid, show_solved
+    from fl_shuffle.cli.cost import said_of_cost, said_of_grid, said_of_target
+    from fl_shuffle.configuration.reading import resolve_config
 
     settings = overrides(arguments, CONFIGURED)
     target = values.pop("epsilon", None) if solved else None
@@ -90,17 +84,15 @@ def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: s
         if getattr(arguments, name):
             raise ConfigError(f"--{name} belongs to a question; leave out CONFIG")
     config = resolve_config(arguments.config, settings)
-    if solved:
-        if target is None or arguments.grid:
-            raise ConfigError("CONFIG --solve-for NAME needs the target, --epsilon, and no --grid")
-        show_solved(config, solved, target, as_json=arguments.json)
-    elif arguments.grid:
-        show_grid(config, arguments.grid, as_json=arguments.json)
-    else:
-        show_cost(config, as_json=arguments.json)
+    if not solved:
+        return said_of_grid(config, arguments.grid) if arguments.grid else said_of_cost(config)
+    if target is None or arguments.grid:
+        raise ConfigError("CONFIG --solve-for NAME needs the target, --epsilon, and no --grid")
+    return said_of_target(config, solved, target)
 
 
-def _one(query: Question, arguments: argparse.Namespace) -> None:
+def _one(query: Question, arguments: argparse.Namespace) -> Said:
+    """One bound; with --certificate the one that a certificate is written for."""
     from fl_shuffle.accounting.queries.methods import bound, lower_answers, proven_over_lower
 
     if arguments.certificate is not None and query.method is None:
@@ -109,19 +101,13 @@ def _one(query: Question, arguments: argparse.Namespace) -> None:
         certified = {"krr": "blanket", "gaussian": vector}
         query = replace(query, method=certified.get(str(query.randomizer)))
     tell(f"working out {query.method or 'the smallest proven bound'}")
-    start = time.perf_counter()
     result = bound(query)
-    seconds = time.perf_counter() - start
     lower = lower_answers(query) if result.is_guarantee else {}
     ratio = proven_over_lower(query, {**lower, result.method: result})
-    written = []
+    lines = [str(result), *_remarks(result, ratio), *([_proofs()] if arguments.why else [])]
     if arguments.certificate is not None:
-        written.append(_certify(query, result, Path(arguments.certificate)))
-    if arguments.json:
-        print(json.dumps({**result.to_dict(), "proven_over_lower": ratio, "seconds": seconds}))
-    else:
-        proofs = [_proofs()] if arguments.why else []
-        say(str(result), *_remarks(result, ratio), *proofs, *written)
+        lines.append(_certify(query, result, Path(arguments.certificate)))
+    return {**result.to_dict(), "proven_over_lower": ratio}, lines
 
 
 def _certify(query: Question, answer: Guarantee, path: Path) -> str:
@@ -135,8 +121,8 @@ def _certify(query: Question, answer: Guarantee, path: Path) -> str:
     written = certificate_of(query, answer)
     with said_in_one_line(path):
         path.write_text(text_of(written), encoding="utf-8")
-    claim = written["claim"]
-    return f"certificate: epsilon <= {claim['epsilon']}; check it: fl-shuffle verify {path}"
+    epsilon = written["claim"]["epsilon"]
+    return f"certificate: epsilon <= {epsilon}; check it: fl-shuffle verify {path}"
 
 
 def _proofs() -> str:
@@ -161,7 +147,8 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
     return lines + [f"assumes {text}" for text in answer.assumptions]
 
 
-def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> None:
+def _solved(name: str, values: dict[str, Any]) -> Said:
+    """The most (or least) of one number of the question that keeps a target."""
     from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.accounting.queries.solve import COSTS, solve
 
@@ -185,38 +172,35 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> None:
     # Any value makes a question of what is solved for; a delta is below 1.
     query = Question.from_mapping({**values, name: 1e-6 if name == "delta0" else 1})
     value, result = solve(query, name, delta)
-    if as_json:
-        print(json.dumps({name: value, **result.to_dict(), "target_delta": delta}))
-        return
-    side = "<=" if COSTS[name] else ">="
-    target = f"epsilon <= {query.epsilon:g} at delta = {delta:g}"
-    say(f"{name} {side} {value:.6g} for {target}", str(result), *_remarks(result, None))
+    head = f"{name} {'<=' if COSTS[name] else '>='} {value:.6g} for epsilon <= {query.epsilon:g} at"
+    return {name: value, **result.to_dict(), "target_delta": delta}, [
+        f"{head} delta = {delta:g}", str(result), *_remarks(result, None)
+    ]  # fmt: skip
 
 
-def _all(query: Question, arguments: argparse.Namespace) -> None:
-    from fl_shuffle.accounting.guarantee import Guarantee
+def _all(query: Question, arguments: argparse.Namespace) -> Said:
+    """Every bound that applies, and why others do not."""
     from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
 
     tell("asking every bound")
-    answers = compare(query)
-    results = {name: value for name, value in answers.items() if isinstance(value, Guarantee)}
-    refusals = {
-        name: " ".join(str(value).split())
-        for name, value in answers.items()
-        if isinstance(value, FlShuffleError)
-    }
+    results: dict[str, Guarantee] = {}
+    refusals: dict[str, str] = {}
+    for name, answer in compare(query).items():
+        if isinstance(answer, FlShuffleError):
+            refusals[name] = " ".join(str(answer).split())
+        else:
+            results[name] = answer
     if not results:
         reasons = "; ".join(f"{name}: {error}" for name, error in refusals.items())
         raise ConfigError(f"no bound applies to this query. {reasons}")
     ratio = proven_over_lower(query, results)
-    if arguments.json:
-        print(json.dumps({"results": [value.to_dict() for value in results.values()],
-                          "not_applicable": refusals, "proven_over_lower": ratio}))  # fmt: skip
-        return
-    why = [_proofs()] + [f"{name}: not applicable: {text}" for name, text in refusals.items()]
+    why = [_proofs(), *(f"{name}: not applicable: {text}" for name, text in refusals.items())]
     chosen = results.get("sum", next(iter(results.values())))
-    say(*_table(query, results), "", f"{chosen.method}:", *_remarks(chosen, ratio),
-        *(why if arguments.why else []))  # fmt: skip
+    lines = [*_table(query, results), "", f"{chosen.method}:", *_remarks(chosen, ratio)]
+    found = [value.to_dict() for value in results.values()]
+    return {"results": found, "not_applicable": refusals, "proven_over_lower": ratio}, [
+        *lines, *(why if arguments.why else [])
+    ]  # fmt: skip
 
 
 def _table(query: Question, results: dict[str, Guarantee]) -> list[str]:
@@ -224,19 +208,15 @@ def _table(query: Question, results: dict[str, Guarantee]) -> list[str]:
     from fl_shuffle.accounting.queries.methods import asked_number
     from fl_shuffle.report.formats import aligned
 
-    asked, given = "epsilon", f"delta = {query.delta:g}"
-    if query.delta is None:
-        asked, given = "delta", f"epsilon = {query.epsilon:g}"
+    asked, given = ("epsilon", "delta") if query.epsilon is None else ("delta", "epsilon")
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
     reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"
-    lines = aligned(
-        [["method", asked, "status"]]
-        + [[name, f"{asked_number(query, value):.6g}", str(value.status)]
-           for name, value in results.items()]
-    )  # fmt: skip
+    rows = [["method", asked, "status"]]
+    for name, value in results.items():
+        rows.append([name, f"{asked_number(query, value):.6g}", str(value.status)])
     sources = ["source", *(value.source for value in results.values())]
     return [
-        f"{query.clients} {reports}, {given}{rounds}: {asked} "
+        f"{query.clients} {reports}, {given} = {getattr(query, given):g}{rounds}: {asked} "
         "(only proven upper bounds may be published as guarantees)",
-        *(f"{line}  {source}" for line, source in zip(lines, sources, strict=True)),
+        *(f"{line}  {source}" for line, source in zip(aligned(rows), sources, strict=True)),
     ]

@@ -1,4 +1,5 @@
-"""`fl-shuffle certify`: a certificate of what a run says of one client."""
+"""Write a certificate of a finished run's epsilon, which fl-shuffle verify checks without any of
+the accounting."""
 
 from __future__ import annotations
 
@@ -8,11 +9,6 @@ from pathlib import Path
 from fl_shuffle.cli.options import flag, option
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.run_words import say, tell
-
-SUMMARY = (
-    "Write a certificate of a finished run's epsilon, which fl-shuffle verify checks without any "
-    "of the accounting."
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,5 @@
-"""`fl-shuffle ledger`: what the ledgers of runs say about a client, a round, everybody."""
+"""What was spent: by round, by client, who reported when, and what must be known to read it. As
+written in the run's ledger; --recount counts again and says where it differs."""
 
 from __future__ import annotations
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
     MakeTable = Callable[[RunRecord], Columns]
 
-SUMMARY = (
-    "What was spent: by round, by client, who reported when, and what must be known to read it. As "
-    "written in the run's ledger; --recount counts again and says where it differs."
-)
 
 SHOWN = 10
 """Clients that are named where the recount differs."""

@@ -1,11 +1,9 @@
-"""`fl-shuffle new`: write a runnable app of your own."""
+"""Write a Flower app of your own that runs: apps, configuration, budgets, a test."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-
-SUMMARY = "Write a Flower app of your own that runs: apps, configuration, budgets, a test."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle import declare
 from fl_shuffle.configuration.reading import SECTIONS, SETTINGS
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.run_words import say
 
 Parser = ArgumentParser | _ArgumentGroup
+Said = tuple[Any, list[str]]
+"""An answer as JSON has it, and as lines."""
+
+
+def show(answer: Said, *, as_json: bool) -> None:
+    """Print an answer: exactly one JSON object, or lines."""
+    body, lines = answer
+    if as_json:
+        print(json.dumps(_plain(body), allow_nan=False), flush=True)
+    else:
+        say(*lines)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: it is the text `inf`."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def flag(parser: Parser, name: str, help: str) -> None:

@@ -1,4 +1,4 @@
-"""`fl-shuffle report`: one HTML page about a run or several, recomputed from their ledgers."""
+"""Write the privacy report of a run, or of several side by side, as one HTML page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from fl_shuffle.cli.options import flag, option
 from fl_shuffle.run_words import tell
 
-SUMMARY = "Write the privacy report of a run, or of several side by side, as one HTML page."
 FIGURES = {
     **{form: f"write the figures as {form.upper()} there, too" for form in ("png", "pdf", "svg")},
     "csv": "write the figures' numbers there, too",

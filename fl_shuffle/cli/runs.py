@@ -1,4 +1,4 @@
-"""`fl-shuffle runs`: the runs below a folder, side by side."""
+"""List runs: what they were, how far they came, what they cost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fl_shuffle.cli.options import flag, option
 from fl_shuffle.run_words import terminal_width
-
-SUMMARY = "List runs: what they were, how far they came, what they cost."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

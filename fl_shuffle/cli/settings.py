@@ -1,4 +1,5 @@
-"""`fl-shuffle settings`: what a configuration can say."""
+"""Every setting of a configuration, with its default, what it allows and what it means; those of
+one section; or one."""
 
 from __future__ import annotations
 
@@ -8,11 +9,6 @@ from fl_shuffle import declare
 from fl_shuffle.cli.options import option
 from fl_shuffle.configuration.reading import SECTIONS, SETTINGS
 from fl_shuffle.run_words import say
-
-SUMMARY = (
-    "Every setting of a configuration, with its default, what it allows and what it means; "
-    "those of one section; or one."
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

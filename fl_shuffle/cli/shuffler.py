@@ -1,4 +1,4 @@
-"""`fl-shuffle shuffler`: the shuffler as a process and a party of its own."""
+"""Run a shuffler apart from the server: set it up, make keys, serve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from fl_shuffle.cli.options import option
 from fl_shuffle.errors import ConfigError
 
-SUMMARY = "Run a shuffler apart from the server: set it up, make keys, serve."
 PARTS = {
     "key": "make the analyzer's key pair: FILE, to keep, and FILE.pub, for the sites",
     "init": "make a shuffler's directory, and the passes of the server and of every site",

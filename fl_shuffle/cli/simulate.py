@@ -1,4 +1,4 @@
-"""`fl-shuffle simulate`: run a federation described by a TOML file."""
+"""Run a simulated federation and account for its privacy, round by round."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.options import add_overrides, flag, option, overrides, repeated
+from fl_shuffle.cli.options import add_overrides, flag, option, overrides, repeated, show
 from fl_shuffle.configuration.reading import SECTIONS
 
 if TYPE_CHECKING:
     from fl_shuffle.configuration.sections import Config
-
-SUMMARY = "Run a simulated federation and account for its privacy, round by round."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.configs import QUICKSTART, resolve_config
+    from fl_shuffle.configuration.reading import QUICKSTART, resolve_config
     from fl_shuffle.errors import ConfigError
     from fl_shuffle.interrupts import load
     from fl_shuffle.run_words import say, tell
@@ -55,14 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     _require_files(config, arguments)
     tell("" if arguments.quiet or arguments.json else "loading PyTorch and Flower")
     load("fl_shuffle.simulation.launch", "fl_shuffle.trackers")
-    if arguments.dry_run:
-        from fl_shuffle.cli.cost import show_cost
+    if arguments.dry_run and config is not None:
+        from fl_shuffle.cli.cost import said_of_cost, said_of_time
 
-        assert config is not None
-        show_cost(config, as_json=arguments.json, time_too=True)
+        (body, lines), (times, more) = said_of_cost(config), said_of_time(config)
+        show(({**body, **times}, [*lines, *more]), as_json=arguments.json)
         return 0
 
-    from fl_shuffle.api.runs import resume, simulate
+    from fl_shuffle.api import resume, simulate
     from fl_shuffle.runs.display import make_display
     from fl_shuffle.trackers import tracking
 

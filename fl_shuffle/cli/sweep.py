@@ -1,4 +1,4 @@
-"""`fl-shuffle sweep`: one configuration over a grid of settings and several seeds."""
+"""Run a configuration over a grid of settings and several seeds: a table and a figure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import SweepEvent
 
-SUMMARY = "Run a configuration over a grid of settings and several seeds: a table and a figure."
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     option(parser, "config", "CONFIG.toml", "what to run (default: the quickstart)", nargs="?")
@@ -34,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.sweeps import played
+    from fl_shuffle.api import played
     from fl_shuffle.errors import ConfigError, RunInterrupted
     from fl_shuffle.sweeps.directory import new_sweep, reopen_sweep
 
@@ -59,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _planned(arguments: argparse.Namespace) -> Sweep:
     """What is to be swept, found valid."""
-    from fl_shuffle.api.configs import QUICKSTART
-    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.configuration.reading import QUICKSTART, load_config
     from fl_shuffle.sweeps.points import Sweep, parse_axis
 
     base = load_config(arguments.config or QUICKSTART, arguments.set)

@@ -1,4 +1,5 @@
-"""`fl-shuffle verify`: check a certificate, as `python -m verify` does in a copy of the folder."""
+"""Check a certificate in ball arithmetic, with nothing of the accounting that wrote it. Exit
+code 0: accepted, 1: refused."""
 
 from __future__ import annotations
 
@@ -6,11 +7,6 @@ import argparse
 
 from fl_shuffle.cli.options import option
 from fl_shuffle.plugins import require_extra
-
-SUMMARY = (
-    "Check a certificate in ball arithmetic, with nothing of the accounting that wrote it. "
-    "Exit code 0: accepted, 1: refused."
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

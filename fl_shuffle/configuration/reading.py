@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +23,9 @@ RENAMED_APPS = {
 }
 """What version 0.1 called the framework's own apps, in configurations and ledgers."""
 
+QUICKSTART = "configs/quickstart.toml"
+"""Shipped with the package; found wherever the caller stands."""
+ConfigLike = str | Path | Mapping[str, Any] | Config
 Overrides = Mapping[str, Any] | Iterable[str]
 """`section.key` -> its value, or `section.key=value` as the command line has them."""
 
@@ -271,6 +276,45 @@ def value_of(config: Config, key: str) -> object:
     """The value of `section.key`."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)
+
+
+def resolve_config(config: ConfigLike, overrides: Overrides | None = None) -> Config:
+    """The validated configuration. `overrides` maps `section.key` to a value.
+
+    `config` is a TOML file, a run's folder (its own configuration again), tables or a `Config`.
+    Raises `ConfigError` or `InvalidValueError` naming the key.
+
+    >>> resolve_config({"run": {"rounds": 3}}, {"data.clients": 12}).data.clients
+    12
+    """
+    changes = overrides or ()
+    if isinstance(config, str | Path):
+        folder = Path(config)
+        return (
+            overridden(_of_run(folder), changes)
+            if folder.is_dir()
+            else load_config(config, changes)
+        )
+    if isinstance(config, Config | Mapping):
+        tables = config.to_dict() if isinstance(config, Config) else copy.deepcopy(dict(config))
+        return overridden(tables, changes)
+    kind = type(config).__name__  # type: ignore[unreachable]
+    raise ConfigError(f"a configuration is a path, a dict or a Config, got {kind}")
+
+
+def _of_run(folder: Path) -> dict[str, Any]:
+    file = folder / "config.json"
+    try:
+        tables: Any = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} is no run's folder: there is no config.json in it") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file} is nested too deeply") from None
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{file} holds no table of sections: it is damaged")
+    return tables
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> Config:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.attacks.certain_loss import certain_losses
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilon
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
@@ -39,24 +39,83 @@ Counts = NDArray[np.int64]
 class ClassCost:
     """What a run costs the clients of one class; `anonymity` counts reports like theirs.
 
-    `epsilon` is what the release costs over all rounds, `local` what their own noise says, both
-    proven; `lower` is what an attack certainly reaches (0: none that is known, or not looked for).
-    All at the same delta. `credit` says whether the shuffler contributes at all.
+    `noise_scale` is that of a report, for a local budget of `epsilon0`. `epsilon` is what the
+    release costs over all rounds, `local` what their own noise says, both proven; `lower` is what
+    an attack certainly reaches (0: none that is known, or not looked for). All at the same delta.
+    `credit` says whether the shuffler contributes at all.
     """
 
     index: int
     clients: int
     anonymity: int
+    epsilon0: float
+    noise_scale: float
     epsilon: float
     local: float
+    lower: float
     credit: bool
-    lower: float = 0.0
 
 
-def cost_over_attack(costs: Sequence[ClassCost]) -> float | None:
-    """The worst client's proven epsilon over what an attack certainly reaches; None without one."""
-    lower = max((cost.lower for cost in costs), default=0.0)
-    return proof_over_attack(max((cost.epsilon for cost in costs), default=None), lower or None)
+@dataclass(frozen=True)
+class Cost:
+    """What a run will cost, in nats at `delta`, for replacing one `unit` of the worst client.
+
+    `certain`: every client takes part in every round, so `epsilon` is proven beforehand; otherwise
+    it is exceeded with probability `SURPRISE` at most, and the run counts what really happened.
+    `proven_over_lower` is `epsilon` over what an attack certainly reaches (None: none that is
+    known). `noise_of_mean` is the length of the noise of a round's mean report over its clip,
+    for `dimension` numbers (None: only the run knows, and it is that of one number).
+    `sum_epsilon_add_remove` is `epsilon` where a unit is taken out instead of replaced, to compare
+    with accountants of central DP-SGD: no guarantee (None: reports are seen, or it does not apply).
+    `declared`: clients train privately themselves, nothing of it is proven, and the noise is that
+    of steps over one record each.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    unit: str
+    certain: bool
+    proven_over_lower: float | None
+    classes: tuple[ClassCost, ...]
+    dimension: int | None
+    noise_of_mean: float | None
+    sum_epsilon_add_remove: float | None
+    declared: bool
+
+    @property
+    def status(self) -> str:
+        """What `epsilon` is, in one word."""
+        return "declared" if self.declared else "proven" if self.certain else "expected"
+
+
+def cost_of(config: Config) -> Cost:
+    """What a configuration will cost if all reports that are asked for arrive.
+
+    With partial participation batches and rounds are drawn: the cost is then that of batches as
+    small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
+    is what an attack on the reports reaches against a client drawn as often. It is the cost towards
+    whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients that declare their
+    training it is what they declare. Raises `FlShuffleError`.
+    """
+    plan, dimension = plan_of(config)
+    classes = _class_costs(config, plan, dimension)
+    aggregate, summed = config.training.schedule == "aggregate", config.privacy.release == "sum"
+    share, delta = config.training.participation, config.privacy.target_delta
+    epsilon, lower = (max(getattr(each, name) for each in classes) for name in ("epsilon", "lower"))
+    return Cost(
+        epsilon=epsilon,
+        delta=delta,
+        rounds=config.run.rounds,
+        unit=config.privacy.unit,
+        certain=share == 1.0,
+        proven_over_lower=proof_over_attack(epsilon, lower or None),
+        classes=tuple(classes),
+        dimension=dimension,
+        noise_of_mean=plan.noise_of_mean(dimension or 1, share) if aggregate else None,
+        sum_epsilon_add_remove=add_remove_of(config.to_dict(), epsilon, delta) if summed else None,
+        declared=config.privacy.randomizer == "declared",
+    )
 
 
 def trade_off_of(config: Config) -> dict[str, Any]:
@@ -64,7 +123,7 @@ def trade_off_of(config: Config) -> dict[str, Any]:
 
     `budget_lost` is the mean share of its epsilon0 that a client gives up to be rounded down.
     """
-    costs, _ = cost_of(config)
+    costs = cost_of(config).classes
     clients = [cost.clients for cost in costs]
 
     def each(values: list[float]) -> Any:
@@ -104,20 +163,8 @@ def plan_of(config: Config) -> tuple[RandomizerPlan, int | None]:
     return make_plan(config, budgets, records), dimension
 
 
-def cost_of(
-    config: Config, planned: tuple[RandomizerPlan, int | None] | None = None
-) -> tuple[list[ClassCost], list[dict[str, float]]]:
-    """Cost per class if all reports that are asked for arrive; and each class's noise.
-
-    With partial participation batches and rounds are drawn: the cost is then that of batches as
-    small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
-    is what an attack on the reports reaches against a client drawn as often. It is the cost towards
-    whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients that declare their
-    training it is what they declare.
-    """
-    plan, dimension = planned or plan_of(config)
+def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) -> list[ClassCost]:
     classes, privacy, share = plan.classes, config.privacy, config.training.participation
-    kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in classes]
     if bool(classes.is_noise("user").any()):
         raise NotApplicableError(
             f"privacy.randomizer = {privacy.randomizer!r} has no known law to plan with; "
@@ -146,12 +193,13 @@ def cost_of(
         alone = dict(enumerate(local.tolist()))
         certain = certain_losses(classes, counts, times, alone, privacy.target_delta, dimension)
         lower[list(certain)] = list(certain.values())
-    rows = zip(*(each.tolist() for each in (counts, anonymity, epsilon, local, lower)), strict=True)
+    columns = (counts, anonymity, classes.epsilon0, classes.scale, epsilon, local, lower)
+    rows = zip(*(each.tolist() for each in columns), strict=True)
     return [
-        ClassCost(index, count, hidden, min(cost, alone), alone, cost < alone, certain)
-        for index, (count, hidden, cost, alone, certain) in enumerate(rows)
+        ClassCost(index, count, hidden, budget, scale, min(cost, alone), alone, low, cost < alone)
+        for index, (count, hidden, budget, scale, cost, alone, low) in enumerate(rows)
         if count
-    ], kinds
+    ]
 
 
 def _of_batches(

@@ -9,7 +9,7 @@ from fl_shuffle.configuration.reading import overridden
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import settings_of
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
-from fl_shuffle.planner.cost import cost_of
+from fl_shuffle.planner.cost import Cost, cost_of
 
 
 class Asked(NamedTuple):
@@ -31,9 +31,9 @@ MOST = 1e7
 """Nothing beyond is tried, of settings without an end of their own."""
 
 
-def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[float, Config]:
+def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[float, Config, Cost]:
     """The most of `name` (the least of clients) with which the worst client's epsilon is at most
-    `epsilon` (nats, at the configuration's target delta), and the configuration with it.
+    `epsilon` (nats, at the configuration's target delta), the configuration with it, and its cost.
 
     Public facts alone decide: budgets, clients, rounds. Raises `NotApplicableError` where no value
     keeps the target, `InvalidValueError` for a target that is none, or budgets of several sizes.
@@ -59,8 +59,7 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
         return overridden(config.to_dict(), {asked.key: int(value) if whole else value})
 
     def spare(value: float) -> float:
-        costs, _ = cost_of(with_value(value))
-        return target - min(max(cost.epsilon for cost in costs), FAR_ABOVE * target)
+        return target - min(cost_of(with_value(value)).epsilon, FAR_ABOVE * target)
 
     start = float(getattr(getattr(config, section), key))
     value = furthest(spare, start, least, most, whole=whole, upwards=asked.costs)
@@ -69,4 +68,5 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
             f"no {asked.key} in [{least:g}, {most:g}] keeps epsilon <= {target:g} at delta = "
             f"{config.privacy.target_delta:g}"
         )
-    return value, with_value(value)
+    solved = with_value(value)
+    return value, solved, cost_of(solved)

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import fl_shuffle as fs
-from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import RoundOutcome
 from tests.repository import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle import plugins
-from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 
 OFFERED = {

@@ -12,7 +12,7 @@ from torch import nn
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.api.results import ClientSpend
+from fl_shuffle.results import ClientSpend
 from fl_shuffle.runs.events import RoundFinished, RunEvent
 
 

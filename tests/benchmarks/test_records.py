@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.records import PAGE, TRUSTED, page, read, together
-from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.reading import resolve_config
 from tests.repository import ROOT
 
 

@@ -71,6 +71,8 @@ def test_all_bounds_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     value = json.loads(capsys.readouterr().out)
     assert value["results"][0]["method"] == "blanket"
     assert "sum" in value["not_applicable"]
+    assert main(["bound", "--all", *KRR, *QUERY, "--epsilon", "0.05"]) == 0
+    assert "epsilon = 0.05: delta" in capsys.readouterr().out
 
 
 def test_help_does_not_load_the_heavy_libraries() -> None:

@@ -12,12 +12,11 @@ from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
-from fl_shuffle.api.configs import resolve_config
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
-from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.configuration.reading import load_config, resolve_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.planner.cost import cost_of, cost_over_attack, drawn_batch, rounds_taken
+from fl_shuffle.planner.cost import cost_of, drawn_batch, rounds_taken
 from fl_shuffle.randomizer_plan import make_plan
 
 CLIENTS, ROUNDS, SHARE = 300, 4, 0.3
@@ -38,7 +37,7 @@ def planned(settings: dict[str, object]) -> Config:
 
 def test_runs_stay_below_the_expected_cost() -> None:
     config = planned({"training.participation": SHARE, "budgets.levels": 1})
-    expected = max(cost.epsilon for cost in cost_of(config)[0])
+    expected = cost_of(config).epsilon
     plan = make_plan(config, make_budgets(config.budgets, CLIENTS), np.full(CLIENTS, 6))
     library = RoundLibrary()
     for seed in range(3):
@@ -56,7 +55,7 @@ def test_runs_stay_below_the_expected_cost() -> None:
 def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str) -> None:
     settings = {"privacy.personalization": personalization, "privacy.randomizer": randomizer}
     config = planned(settings)
-    costs, _ = cost_of(config)
+    cost = cost_of(config)
     plan = make_plan(config, make_budgets(config.budgets, CLIENTS), np.full(CLIENTS, 6))
     accountant = Accountant(plan.classes, plan.class_of, unit="client", schedule="aggregate",
                             delta=1e-5)  # fmt: skip
@@ -64,12 +63,12 @@ def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str
     for number in range(1, ROUNDS):
         accountant.commit(number, everybody)
     spend = accountant.preview(ROUNDS, everybody)
-    assert {cost.index: cost.epsilon for cost in costs} == spend.columns["proven"].epsilon
+    assert {each.index: each.epsilon for each in cost.classes} == spend.columns["proven"].epsilon
     accountant.commit(ROUNDS, everybody)
     spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
-    assert max(cost.lower for cost in costs) == spend.columns["lower"].worst
-    assert cost_over_attack(costs) == spend.proven_over_lower
-    assert any(cost.credit for cost in costs)
+    assert max(each.lower for each in cost.classes) == spend.columns["lower"].worst
+    assert cost.proven_over_lower == spend.proven_over_lower
+    assert any(each.credit for each in cost.classes)
 
 
 def test_batches_and_attendance_are_rarely_worse() -> None:
@@ -114,7 +113,7 @@ def spent(config: Config, present: np.ndarray) -> float:
 def test_drawn_runs_stay_below_the_expected_cost(assumed: AssumedHonest) -> None:
     """Exceeded with probability 1% at most: in 20 runs twice or more has probability 2%."""
     config = config_with(assumed, 0.5)
-    worst = max(cost.epsilon for cost in cost_of(config)[0])
+    worst = cost_of(config).epsilon
     rng = np.random.default_rng(2)
     above = sum(
         spent(config, rng.random((12, config.data.clients)) < 0.5) > worst for _ in range(20)

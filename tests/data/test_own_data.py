@@ -89,8 +89,7 @@ def test_a_budgets_file_calls_natural_clients_by_their_names(tmp_path: Path) -> 
     task = load_task(config)
     # Clients stand in the order of their ids: east, north, south, west.
     assert task.budgets.epsilon.tolist() == [1.0, 2.0, 3.0, 4.0] and not task.budgets.by_place
-    _, kinds = cost_of(config)
-    assert sorted(kind["epsilon0"] for kind in kinds) == [1.0, 2.0, 3.0, 4.0]
+    assert sorted(each.epsilon0 for each in cost_of(config).classes) == [1.0, 2.0, 3.0, 4.0]
     assert trade_off_of(config)["budget_lost"] == 0.0
     placed = load_task(by_file(tmp_path, "iid", NAMED))
     assert placed.budgets.epsilon.tolist() == [4.0, 2.0, 3.0, 1.0] and placed.budgets.by_place

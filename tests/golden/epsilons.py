@@ -24,7 +24,7 @@ import fl_shuffle as fs
 from benchmarks import bounds_by_clients
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import NotApplicableError

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.reading import resolve_config
 from tests.golden import epsilons
 from tests.repository import ROOT
 

@@ -8,7 +8,6 @@ import pytest
 
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from fl_shuffle.planner.cost import cost_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
@@ -22,15 +21,11 @@ TABLES = {
 }
 
 
-def worst(config: Config) -> float:
-    return max(cost.epsilon for cost in cost_of(config)[0])
-
-
 @pytest.mark.parametrize("name", SOLVABLE)
 def test_the_value_keeps_the_target_and_the_next_one_does_not(name: str) -> None:
     config, epsilon = parse_config(TABLES), 0.8
-    value, solved = solve_configuration(config, name, epsilon)
-    assert worst(solved) <= epsilon
+    value, solved, cost = solve_configuration(config, name, epsilon)
+    assert cost.epsilon <= epsilon and cost == cost_of(solved)
     key, costs = SOLVABLE[name]
     section, field = key.split(".")
     whole = isinstance(value, float) and name != "epsilon0"
@@ -38,7 +33,7 @@ def test_the_value_keeps_the_target_and_the_next_one_does_not(name: str) -> None
     beyond = value + step if costs else value - step
     tables = parse_config(TABLES).to_dict()
     tables[section][field] = int(beyond) if whole else beyond
-    assert worst(parse_config(tables)) > epsilon
+    assert cost_of(parse_config(tables)).epsilon > epsilon
 
 
 def test_targets_that_cannot_be_kept_or_are_none() -> None:

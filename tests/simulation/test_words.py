@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.run_words import footer, number, one_line
 from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
 from fl_shuffle.runs.events import RunEvent

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.api.sweeps import resume_sweep
+from fl_shuffle.api import resume_sweep
 from fl_shuffle.cli import main
 from fl_shuffle.cli.sweep import _progress
 from fl_shuffle.errors import RunError

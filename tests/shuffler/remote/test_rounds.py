@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from clients.app import app as client_app
 from fl_shuffle.accounting.rounds.trust import towards
-from fl_shuffle.api.runs import simulate
+from fl_shuffle.api import simulate
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
