@@ -13,6 +13,7 @@ from functools import reduce
 
 import mpmath as mp
 import numpy as np
+from scipy.special import ndtr
 
 Histogram = dict[tuple[int, ...], float]
 Matrix = list[list[float]]
@@ -60,6 +61,20 @@ def hash_matrix(epsilon0: float, k: int) -> Matrix:
 def absent_too(matrix: Matrix, rate: float) -> Matrix:
     """Each report with probability `rate`, else the outcome "absent"."""
     return [[*(rate * p for p in row), 1.0 - rate] for row in matrix]
+
+
+def cells(mean: Sequence[float] | np.ndarray, edges: np.ndarray, noise: str) -> np.ndarray:
+    """The report of scale 1 around `mean`: its chances to lie in each cell of a grid."""
+
+    def cdf(x: np.ndarray) -> np.ndarray:
+        if noise == "gaussian":
+            return np.asarray(ndtr(x))
+        tail = 0.5 * np.exp(-np.abs(x))
+        return np.where(x < 0.0, tail, 1.0 - tail)
+
+    laws = [np.diff(np.concatenate([[0.0], cdf(edges - x), [1.0]])) for x in mean]
+    result: np.ndarray = reduce(np.multiply.outer, laws).ravel()
+    return result
 
 
 def shuffled_law(rows: Rows) -> Histogram:

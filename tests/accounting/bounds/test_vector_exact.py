@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket, vector_blanket
 from fl_shuffle.accounting.reports import RoundType
-from tests.oracles import hockey_stick, shuffle_delta, shuffled_law
-
-
-def cells(
-    mean: Sequence[float] | np.ndarray, edges: np.ndarray, noise: str = "laplace"
-) -> np.ndarray:
-    """Probabilities of the cells in which a report of scale 1 around `mean` lies."""
-
-    def cdf(x: np.ndarray) -> np.ndarray:
-        if noise == "gaussian":
-            return np.asarray(ndtr(x))
-        tail = 0.5 * np.exp(-np.abs(x))
-        return np.where(x < 0.0, tail, 1.0 - tail)
-
-    laws = [np.diff(np.concatenate([[0.0], cdf(edges - x), [1.0]])) for x in mean]
-    result: np.ndarray = reduce(np.multiply.outer, laws).ravel()
-    return result
+from tests.oracles import cells, hockey_stick, shuffle_delta, shuffled_law
 
 
 @pytest.mark.parametrize(("dimension", "count"), [(1, 8), (2, 3)])
@@ -80,7 +61,7 @@ def test_the_mixed_reference_is_refuted_and_not_used() -> None:
     shuffle loses 2.00e-3, the mixed formula says 1.53e-3.
     """
     edges = np.concatenate([np.linspace(-1.5, 0.85, 20), np.linspace(0.9, 1.0, 21), [1.2]])
-    first, last, other = (cells([x], edges) for x in (1.0, 0.9, -1.0))
+    first, last, other = (cells([x], edges, "laplace") for x in (1.0, 0.9, -1.0))
     epsilon = math.log(1.1)
     pairs = (first, last), (last, first)
     true = max(shuffle_delta(*pair, [other, other], 1.1) for pair in pairs)

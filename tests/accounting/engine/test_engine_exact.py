@@ -174,12 +174,6 @@ def test_grouping_many_budgets_is_safe_and_tight() -> None:
         assert exact(epsilon).lower <= grouped(epsilon).delta <= exact(epsilon).delta * 1.02
 
 
-def test_variation_ratio_is_below_what_a_data_set_reaches() -> None:
-    """n = 5, eps0 = 4, eps = 3, 10-RR: exact .37419 on a dataset, published .36876."""
-    asked = {"randomizer": "krr", "k": 10, "epsilon0": 4.0, "clients": 5, "epsilon": 3.0}
-    assert 0.3741 <= fs.bound(**asked, method="lower").delta <= fs.bound(**asked).delta
-
-
 def enumerated(law: AtomicLaw, gammas: Sequence[float]) -> float:
     """E[L_1 1{L_1 + sum B_j L_j > 0}] by brute force."""
     total, chance = np.zeros(1), np.ones(1)

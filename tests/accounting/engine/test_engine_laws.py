@@ -112,18 +112,6 @@ def test_cut_upper_tail_is_added() -> None:
     assert excess > 0.0
 
 
-def test_the_arithmetic_mean_of_blanket_masses_is_refuted() -> None:
-    """P = (3/4, 1/4), Q reversed, eps = 0, the others' masses (1, 1, 0): the truth is 1/4.
-
-    A binomial with their mean mass 2/3 gives .2407, too little. The engine takes masses as they
-    are, and their geometric mean (here zero: no blanket at all) is safe.
-    """
-    law, truth = AtomicLaw.of([1.0, -1.0], [0.5, 0.5]), 0.25
-    assert amplified_delta(law, [(1.0, 2), (0.0, 1)]).delta == pytest.approx(truth, rel=1e-3)
-    assert amplified_delta(law, [(2 / 3, 3)]).delta == pytest.approx(0.2407, abs=1e-4)
-    assert amplified_delta(law, [(0.0, 3)]).delta >= truth
-
-
 KRR = KRandomizedResponse(1.0, 10)
 
 

@@ -1,4 +1,4 @@
-"""Gaussian and Laplace local profiles and their inverses, against high-precision arithmetic."""
+"""Gaussian and Laplace local profiles and their inverses: 50 digits, quadrature, dp-accounting."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,12 +15,17 @@ from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplac
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import PROFILE_INFLATION
 from fl_shuffle.accounting.laws.gaussian_mechanism import (
     analytic_sigma,
+    classical_sigma,
+    classical_sigmas,
     gaussian_delta,
     gaussian_epsilon,
+    gaussian_epsilons,
     gaussian_mu,
+    gaussian_mus,
     gaussian_profile,
+    sigmas_of,
 )
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
@@ -67,20 +73,47 @@ def test_gaussian_inverses_are_on_the_safe_side_and_tight(log_mu: float, delta: 
     assert exact_delta(epsilon, largest * (1 + 1e-7)) > delta
 
 
+def test_calibrations_and_epsilons_of_many_are_those_of_each() -> None:
+    rng = np.random.default_rng(5)
+    epsilon, delta = rng.uniform(0.01, 2.0, 300), rng.choice([1e-5, 1e-7], 300)
+    analytic = sigmas_of(gaussian_mus(epsilon, delta))
+    classical = classical_sigmas(epsilon, delta)
+    pairs = list(zip(epsilon.tolist(), delta.tolist(), strict=True))
+    np.testing.assert_allclose(analytic, [analytic_sigma(*p, 1.0) for p in pairs], rtol=1e-11)
+    np.testing.assert_array_equal(classical, [classical_sigma(*p, 1.0) for p in pairs])
+    assert np.all(gaussian_profile(epsilon, 1.0 / analytic) <= delta)
+    mus = [0.0, 1e-300, *np.geomspace(1e-8, 1e3, 120).tolist()]
+    for each in (1e-200, 1e-5, 0.3, 1.0 - 1e-9):
+        alone = [gaussian_epsilon(each, mu) for mu in mus]
+        np.testing.assert_allclose(gaussian_epsilons(each, mus), alone, rtol=1e-11, atol=1e-300)
+    for count in (1, 2, 3, 100):  # The smallest deltas have an inverse.
+        assert 0.0 <= gaussian_mu(0.0, count * 5e-324) <= 3.0 * count * 5e-324
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
 def test_bad_numbers_are_refused(bad: float) -> None:
     for call in (
         lambda: gaussian_delta(1.0, bad),
         lambda: gaussian_epsilon(1e-5, bad),
+        lambda: gaussian_epsilon(bad, 1.0),
         lambda: gaussian_mu(bad, 1e-5),
         lambda: laplace_epsilon(1e-5, bad),
         lambda: analytic_sigma(1.0, bad, 1.0),
+        lambda: gaussian_mus(np.linspace(0.1, 1.0, 100), bad),
     ):
         with pytest.raises(InvalidValueError):
             call()
-    for delta in (0.0, 1.0, math.nan):
-        with pytest.raises(InvalidValueError):
-            gaussian_epsilon(delta, 1.0)
+    with pytest.raises(NotApplicableError, match="20, 1e-05"):
+        classical_sigmas(np.array([1.0, 20.0, 30.0]), 1e-5)
+
+
+@pytest.mark.parametrize("mu", [1e3, 1e12, 1e100])
+def test_huge_parameters_lose_everything_and_overflow_nowhere(mu: float) -> None:
+    """Below mu^2/2 delta is 1; a difference of exponentials would have said 0, or overflowed."""
+    assert gaussian_delta(0.4 * mu * mu, mu) == 1.0
+    assert gaussian_profile(0.4 * mu * mu, mu) == 1.0
+    epsilon = gaussian_epsilon(1e-5, mu)
+    assert 0.5 * mu * mu <= epsilon <= 0.5 * mu * mu * (1.0 + 1e-9) + 5.0 * mu
 
 
 def test_laplace_profile_by_quadrature() -> None:
@@ -91,35 +124,26 @@ def test_laplace_profile_by_quadrature() -> None:
         assert laplace_delta(epsilon, ratio) == pytest.approx(truth, rel=1e-6)
 
 
-def test_laplace_rounds_against_enumeration_and_pure_privacy() -> None:
-    """T = 2 on a fine grid of the two losses; never above T times the pure budget."""
-    ratio, delta = 0.8, 0.05
-    cells = np.linspace(-ratio, ratio, 4001)
-    # Loss of one round: ratio w.p. 1/2, -ratio w.p. e^-ratio/2, else density e^((l - ratio)/2)/4.
-    middle = 0.5 * (cells[1:] + cells[:-1])
-    mass = 0.25 * np.exp((middle - ratio) / 2) * np.diff(cells)
-    losses = np.concatenate([[ratio], middle, [-ratio]])
-    masses = np.concatenate([[0.5], mass, [0.5 * math.exp(-ratio)]])
-    assert masses.sum() == pytest.approx(1.0, abs=1e-6)
-
-    def two_rounds(epsilon: float) -> float:
-        total = losses[:, None] + losses[None, :]
-        gain = -np.expm1(np.minimum(epsilon - total, 0.0))
-        return float(masses @ gain @ masses)
-
-    epsilon = laplace_epsilon(delta, ratio, 2)
-    assert 0.97 * delta <= two_rounds(epsilon) <= delta * (1 + 1e-3)
-    assert two_rounds(epsilon) <= laplace_delta(epsilon, ratio, 2) * (1 + 1e-3)
-    assert epsilon < 2 * ratio
-    assert laplace_epsilon(0.0, ratio, 5) == pytest.approx(4.0)
-    assert laplace_epsilon(1e-6, ratio, 1000) < 0.5 * 800
-    assert laplace_delta(1.6, ratio, 2) == 0.0
+@pytest.mark.parametrize("ratio", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("rounds", [2, 6, 50])
+def test_laplace_rounds_lie_between_dp_accountings_bounds(ratio: float, rounds: int) -> None:
+    """From both sides, and never above the pure budget."""
+    epsilon, reference = laplace_epsilon(1e-5, ratio, rounds), {}
+    for pessimistic in (False, True):
+        one = pld.from_laplace_mechanism(
+            1.0 / ratio,
+            pessimistic_estimate=pessimistic,
+            value_discretization_interval=ratio / 500.0,
+        )
+        of_all = one.self_compose(rounds)
+        reference[pessimistic] = float(of_all.get_epsilon_for_delta(1e-5))
+    assert reference[False] * (1.0 - 1e-6) <= epsilon <= reference[True] * 1.02
+    assert epsilon <= rounds * ratio == laplace_epsilon(0.0, ratio, rounds)
+    assert laplace_delta(rounds * ratio, ratio, rounds) == 0.0
 
 
-@pytest.mark.parametrize("mu", [1e3, 1e8, 1e12, 1e100])
-def test_huge_parameters_lose_everything_and_overflow_nowhere(mu: float) -> None:
-    """Below mu^2/2 delta is 1; a difference of exponentials would have said 0, or overflowed."""
-    assert gaussian_delta(0.4 * mu * mu, mu) == 1.0
-    assert gaussian_profile(0.4 * mu * mu, mu) == 1.0
-    epsilon = gaussian_epsilon(1e-5, mu)
-    assert 0.5 * mu * mu <= epsilon <= 0.5 * mu * mu * (1.0 + 1e-9) + 5.0 * mu
+@pytest.mark.parametrize("ratio", [0.5, 150.0])
+def test_more_laplace_rounds_never_cost_less(ratio: float) -> None:
+    """Large losses once made huge round-off masses far below the answer look like the answer."""
+    epsilons = [laplace_epsilon(1e-5, ratio, rounds) for rounds in range(1, 52)]
+    assert np.all(np.diff(epsilons) > 0.0)

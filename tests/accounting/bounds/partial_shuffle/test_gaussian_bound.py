@@ -1,7 +1,7 @@
 """The whole theorem at its parameters, against an implementation without finite laws or boxes.
 
 docs/proofs.md, section 12. tests/golden/partial_shuffle.json holds 30-digit values;
-oracles/gram_theorem.py is the same theorem in numpy.
+gram_theorem.py is the same theorem in numpy.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     Ends,
@@ -30,12 +28,12 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.line import Line
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
-from tests.accounting.bounds.partial_shuffle.oracles import gram_theorem
-from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import Parameters
+from tests.accounting.bounds.partial_shuffle import gram_theorem
+from tests.accounting.bounds.partial_shuffle.gram_theorem import Parameters
+from tests.oracles import cells, hockey_stick, shuffled_law
+from tests.repository import ROOT
 
-GOLDEN = json.loads(
-    (Path(__file__).resolve().parents[3] / "golden" / "partial_shuffle.json").read_text()
-)["points"]
+GOLDEN = json.loads((ROOT / "tests/golden/partial_shuffle.json").read_text("utf-8"))["points"]
 ABOVE = 0.1
 """Finite laws and Lemma 4 say at most this much more of log D than the integrals."""
 
@@ -144,53 +142,27 @@ def test_the_quadratic_part_counts() -> None:
     assert both[1] == pytest.approx(math.e * both[0], rel=5e-3)
 
 
-def binned_shuffle(p: float, q: float, r: list[float], a: float, edges: np.ndarray) -> float:
-    """The exact divergence of a shuffle of N(p), N(q) and N(r_k) on a line, reports binned.
-
-    Binning is a step after the mechanism, so no valid bound is below it. Counts are enumerated.
-    """
-
-    def cells(mean: float) -> np.ndarray:
-        inner = np.concatenate([[-np.inf], edges, [np.inf]])
-        result: np.ndarray = np.diff(ndtr(inner - mean))
-        return result
-
-    size = len(r) + 1
-    shape = (size + 1,) * edges.size
-    counts = np.zeros(shape)
-    counts[(0,) * edges.size] = 1.0
-
-    def add(law: np.ndarray, to: np.ndarray) -> np.ndarray:
-        total = law[-1] * to
-        for axis in range(edges.size):
-            moved = np.roll(to, 1, axis=axis)
-            total = total + law[axis] * moved
-        return total
-
-    for mean in r:
-        counts = add(cells(mean), counts)
-    first, second = add(cells(p), counts), add(cells(q), counts)
-    return max(
-        float(np.maximum(first - a * second, 0.0).sum()),
-        float(np.maximum(second - a * first, 0.0).sum()),
-    )
-
-
 @pytest.mark.parametrize(
     ("own", "other", "move", "others"),
     [(0.3, 0.3, 0.6, 24), (0.2, 0.5, 0.4, 30), (0.5, 0.2, 1.0, 30), (0.4, 0.4, 0.2, 30)],
 )
 def test_small_shuffles_exactly(own: float, other: float, move: float, others: int) -> None:
-    """Others at the ends, in the middle, mixed: enumerated, both orders and both units."""
-    setting, closest = Setting(move, own, ((other, others),)), 0.0
-    for epsilon in (0.0, 0.05, 0.2):
-        bound = gaussian_delta(setting, epsilon)
-        for r in (
-            [other] * others, [-other] * others, [0.0] * others,
-            [other, -other] * (others // 2), [other] * 3 + [0.0] * (others - 3),
-        ):  # fmt: skip
-            for p in {own, move - own}:
-                exact = binned_shuffle(p, p - move, r, math.exp(epsilon), np.array([-0.6, 0.6]))
+    """Others at the ends, in the middle, mixed: both orders and both units.
+
+    Reports are put into three cells of a line, which is a step after the mechanism: no valid bound
+    is below what is left. Counts are enumerated.
+    """
+    setting, edges, closest = Setting(move, own, ((other, others),)), np.array([-0.6, 0.6]), 0.0
+    bounds = {epsilon: gaussian_delta(setting, epsilon) for epsilon in (0.0, 0.05, 0.2)}
+    for r in (
+        [other] * others, [-other] * others, [0.0] * others,
+        [other, -other] * (others // 2), [other] * 3 + [0.0] * (others - 3),
+    ):  # fmt: skip
+        rest = [cells([mean], edges, "gaussian") for mean in r]
+        for p in {own, move - own}:
+            laws = [shuffled_law([*rest, cells([x], edges, "gaussian")]) for x in (p, p - move)]
+            for epsilon, bound in bounds.items():
+                exact = max(hockey_stick(*pair, epsilon) for pair in (laws, laws[::-1]))
                 assert exact <= bound
                 closest = max(closest, exact / bound)
     assert closest > 0.3

@@ -1,14 +1,34 @@
-"""Lemmas 1 to 3 and the cover: docs/proofs.md, section 12. Weakened versions must fail."""
+"""The Gram order step by step (docs/proofs.md, section 12): weakened versions must fail."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
+from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import (
+    Grid,
+    Nodes,
+    ell_law,
+    law,
+    left_out,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import FINE
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
+    LAMBDA,
+    Swap,
+    excess,
+    node_weights,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, cover
-from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import stop_loss
+from fl_shuffle.accounting.bounds.partial_shuffle.line import Line, Transform, bulk
+from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import worst_box
+from tests.accounting.bounds.partial_shuffle.gram_theorem import GW, G, stop_loss
+
+# --- Lemmas 1 to 3 and the cover ----------------------------------------------------------------
 
 
 def largest_violation(factor: float, count: int) -> float:
@@ -108,3 +128,226 @@ def test_some_piece_dominates_every_admissible_pair_of_displacements(halvings: i
         one_order += uncovered(area, boxes[u2 >= w2], triples, a, room)
     assert smaller > 0.1 * tried
     assert one_order > 0.05 * tried
+
+
+def test_branch_and_bound_finds_the_largest_value_or_says_that_there_is_none() -> None:
+    def value(boxes: np.ndarray) -> np.ndarray:
+        """Of a function of g_1 with its maximum inside: at its largest in each box."""
+        nearest = np.clip(1.1, boxes[:, 0], boxes[:, 1])
+        result: np.ndarray = np.exp(-np.abs(nearest - 1.1))
+        return result
+
+    def with_a_hole(boxes: np.ndarray, hole: float) -> np.ndarray:
+        return np.where((boxes[:, 0] <= 1.0) & (boxes[:, 1] >= 1.0), hole, value(boxes))
+
+    area = cover(0.4, 0.4, 0.8)
+    assert 1.0 <= worst_box(area, value, 0.01) <= 1.01
+    for hole in (math.nan, math.inf):  # What is not a number is not passed over.
+        assert worst_box(area, lambda b, hole=hole: with_a_hole(b, hole), 0.01) == math.inf
+        assert worst_box(area, lambda b, hole=hole: np.full(len(b), hole), 0.1) == math.inf
+
+
+# --- Finite laws --------------------------------------------------------------------------------
+
+COARSE = Nodes.of(24, 9)
+
+
+@pytest.mark.parametrize("nodes", [COARSE, FINE])
+def test_no_stop_loss_is_below_the_true_one(nodes: Nodes) -> None:
+    rng = np.random.default_rng(461)
+    power, kinds = 0.0, np.zeros(2, int)
+    for _ in range(120):
+        u, v = rng.normal(size=(2, 2)) * rng.uniform(0.05, 0.8)
+        if rng.random() < 0.4:
+            v = u * rng.uniform(-2.0, 2.0)
+        one = float(u @ u), float(v @ v), float(u @ v)
+        kinds += one[2] > one[0], one[2] > one[1]
+        a = math.exp(rng.uniform(0.0, 1.5))
+        x, p, missing = law(tuple(np.array([g]) for g in one), a, nodes)
+        t = rng.normal(1.0 - a, 1.0, 6)
+        mine = np.maximum(x[0] - t[:, None], 0.0) @ p[0] + missing[0]
+        true = stop_loss(one, a, t)
+        assert np.all(true - mine <= 1e-6 * (1e-3 + true))
+        power = max(power, float(np.max((true - 0.85 * mine) / (1e-3 + true))))
+        # The grid is above the law once more, but for what it says it leaves out.
+        grid = Grid.of(min(float(x.min()), -1.0), 0.5, 0.6 * float(x.max()) + 0.5, 60)
+        masses, over = grid.spread(x, p)
+        on_grid = np.maximum(grid.nodes - t[:, None], 0.0) @ masses[0] + over[0]
+        exactly = np.maximum(x[0] - t[:, None], 0.0) @ p[0]
+        assert np.all(exactly <= on_grid + 1e-12)
+        assert float(masses.sum()) == pytest.approx(1.0, abs=1e-12)
+    # Lowered by 15% they would be below; both kinds of turning points were met.
+    assert power > 0.01
+    assert np.all(kinds > 10)
+
+
+def test_the_turning_point_is_a_node() -> None:
+    """Stop-losses just below ell's maximum, with the coarsest nodes."""
+    rng = np.random.default_rng(462)
+    tried = 0
+    for _ in range(150):
+        d2 = rng.uniform(0.2, 1.6)
+        d1 = -d2 * rng.uniform(0.3, 0.95)
+        a = math.exp(rng.uniform(0.0, 1.0))
+        turn = math.log(-a * d2 / d1) / (d1 + d2) + (d1 - d2) / 2.0
+        if abs(turn) > 4.0:
+            continue
+        ell = np.exp(d1 * G - d1 * d1 / 2.0) - a * np.exp(-d2 * G - d2 * d2 / 2.0)
+        t, p = ell_law(np.array([d1]), np.array([d2]), a, COARSE.z)
+        for share in (1e-4, 1e-2):
+            s = float(ell.max()) * (1.0 - share)
+            assert float(p[0] @ np.maximum(t[0] - s, 0.0)) >= 0.999999 * float(
+                GW @ np.maximum(ell - s, 0.0)
+            )
+        tried += 1
+    assert tried > 30
+
+
+@pytest.mark.parametrize(("log_a", "d2"), [(6.0, 0.1176), (8.0, 0.12), (3.0, 0.3), (0.0, 0.5)])
+def test_what_the_last_nodes_leave_out_is_told(log_a: float, d2: float) -> None:
+    """In 40 digits; where ell is still negative at the last node Phi(d_1 - z_m) is too little."""
+    with mp.workdps(40):
+        a, z = mp.e ** mpf(log_a), mpf(float(FINE.z[-1]))
+        top = 1 - a * mp.exp(-mpf(d2) * z - mpf(d2) ** 2 / 2)
+        left = mp.ncdf(-z) - a * mp.ncdf(-mpf(d2) - z) - top * mp.ncdf(-z)
+        said = left_out(np.zeros(1), np.zeros(1), np.array([float(top)]), FINE)
+        assert float(left) <= float(said[0]) * (1.0 + 1e-9)
+        if log_a == 8.0:
+            assert float(left / mp.ncdf(-z)) > 10.0
+
+
+# --- The line (Lemma 4) and the product of D ----------------------------------------------------
+
+
+def test_no_modulus_between_exceeds_lemma_4() -> None:
+    rng = np.random.default_rng(471)
+    slack = at_first = bulk_alone = -9.0
+    for _ in range(800):
+        size = int(rng.integers(2, 40))
+        heavy = rng.random() < 0.5
+        x = np.sort(rng.standard_t(3, size) if heavy else rng.normal(size=size))
+        q = rng.dirichlet(np.ones(size) * rng.uniform(0.2, 3.0))
+        sd = math.sqrt(float(q @ (x - q @ x) ** 2))
+        k1 = rng.uniform(0.05, 2.5) / sd
+        k2 = k1 * rng.uniform(1.0, 4.0)
+        line = Line(1.0, 10, 0.1, np.ones(2), 0.0, 0.0, k1, k2, 0.0)
+        inside = np.abs(x - q @ x) <= rng.choice([1.5, 2.0, 3.0, 50.0]) * sd
+        share = float(q[inside].sum())
+        centre = float(q[inside] @ x[inside]) / share
+        s2 = float(q[inside] @ (x[inside] - centre) ** 2) / share
+        mu4 = float(q[inside] @ (x[inside] - centre) ** 4) / share
+        args = np.array(share), np.array(s2), np.array(mu4)
+        said = float(line.modulus_between(*args))
+        k = np.linspace(k1, k2, 60)
+        true = float(np.abs(np.exp(1j * np.outer(k, x)) @ q).max())
+        slack = max(slack, true - said)
+        narrow = Line(1.0, 10, 0.1, np.ones(2), 0.0, 0.0, k1, k1, 0.0)
+        at_first = max(at_first, true - float(narrow.modulus_between(*args)))
+        bulk_alone = max(bulk_alone, true - (said - (1.0 - share)))
+    assert slack <= 1e-11
+    # Asked at k_1 alone, or without what lies outside the bulk, it would be wrong.
+    assert at_first > 1e-2
+    assert bulk_alone > 1e-2
+
+
+def log_d(x: np.ndarray, p: np.ndarray, theta: float, count: int, sd: float) -> float:
+    """The product's log D of one law, its atoms taken as two grids around 0."""
+    q = p * np.exp(theta * x)
+    centre, radius, own = bulk(x, q / q.sum())
+    line = Line.of(theta, count, sd, max(own, 0.05 * sd))
+    low, high = x < 0.0, x >= 0.0
+    transform = Transform(line, [x[low]], [x[high]], [(0, 0)], centre, radius)
+    masses = np.concatenate([p[low], p[high]])[None]
+    return float(transform.log_d(masses, transform.prepared())[0, 0])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_different_laws_stay_below_the_product(seed: int) -> None:
+    rng = np.random.default_rng([472, seed])
+    closest = 0.0
+    for _ in range(60):
+        count = int(rng.integers(2, 6))
+        laws = [
+            (rng.normal(0.0, 1.0, k), rng.dirichlet(np.ones(k))) for k in rng.integers(2, 4, count)
+        ]
+        true = sum(
+            math.prod(p[i] for (_, p), i in zip(laws, at, strict=True))
+            * max(sum(x[i] for (x, _), i in zip(laws, at, strict=True)), 0.0)
+            for at in itertools.product(*(range(len(x)) for x, _ in laws))
+        )
+        sd = math.sqrt(count * max(float(p @ x**2 - (p @ x) ** 2) for x, p in laws))
+        for theta in (0.4 / sd, 1.0 / sd, 2.0 / sd):
+            said = math.exp(sum(log_d(x, p, theta, count, sd) for x, p in laws) / count)
+            assert true <= said * (1.0 + 1e-12)
+            closest = max(closest, true / said)
+    assert closest > 0.85
+
+
+# --- The swap (Theorem 2) -----------------------------------------------------------------------
+
+
+def test_one_denominator_and_young_hold_pointwise() -> None:
+    """sum L_k/max(D_k, m) <= (1/m)(sum phi(L_k) + quadratic part), and not without its parts."""
+    rng = np.random.default_rng(481)
+    worst = without_lift = without_huber = -9.0
+    for _ in range(8000):
+        n = int(rng.integers(1, 6))
+        zeta = math.exp(rng.uniform(0.05, 2.0))
+        w, h = np.minimum(np.exp(rng.normal(0.0, 1.0, (2, n))), zeta)
+        x = rng.standard_t(2, n)
+        m = max(zeta, rng.uniform(0.1, 2.0 * n))
+        alpha = rng.uniform(0.2, 5.0)
+        swap = Swap(zeta, m, alpha, 0.0, np.array([0.0, 1.0, zeta]), (), 0.0)
+        left = max(float(np.sum(x / np.maximum(h + w.sum() - w, m))), 0.0)
+        square = float(np.sum(alpha / (2.0 * m) * (w - LAMBDA) ** 2))
+        lifts = np.array([float(swap.lift(np.array(a), b)) for a, b in zip(x, h, strict=True)])
+        hubers = swap.huber(x) / m
+        plain = np.maximum((LAMBDA - h) * x, 0.0) / m
+
+        def right(total: float, square: float = square, m: float = m) -> float:
+            return max(total + square, 0.0) / m
+
+        worst = max(worst, left - right(float(lifts.sum())))
+        without_lift = max(without_lift, left - right(float((lifts - plain).sum())))
+        without_huber = max(without_huber, left - right(float((lifts - hubers).sum())))
+        assert np.all(np.diff(swap.lift(np.sort(x), float(h[0]))) >= -1e-12), "phi is nondecreasing"
+    assert worst <= 1e-12
+    assert without_lift > 1e-3
+    assert without_huber > 1e-3
+
+
+def test_phi_is_convex_and_rises_by_no_more_than_the_cut_pays() -> None:
+    swap = Swap(4.0, 20.0, 2.0, 0.0, np.array([0.0, 1.0, 4.0]), (), 0.0)
+    x = np.linspace(-40.0, 60.0, 4001)
+    for w in (0.0, 0.4, 1.0, 2.0, 4.0):
+        slopes = np.diff(swap.lift(x, w)) / np.diff(x)
+        assert np.all(np.diff(slopes) >= -1e-9)
+        assert 1.0 - swap.zeta / swap.m - 1e-9 <= slopes[0]
+        assert slopes[-1] <= swap.slope + 1e-9
+    assert float(np.max(np.diff(swap.lift(x, 0.0)) / np.diff(x))) > 0.999 * swap.slope
+
+
+def test_weights_of_the_nodes() -> None:
+    """E D'(w_k(h)) at any distance up to the radius, by quadrature, for any nondecreasing D'."""
+    rng = np.random.default_rng(482)
+    closest = weakened = -9.0
+    for _ in range(400):
+        c = rng.uniform(0.02, 1.2)
+        r = c if rng.random() < 0.4 else c * rng.random()
+        zeta = math.exp(rng.uniform(0.02, 2.0))
+        nodes = np.array([0.0, 1.0, math.sqrt(zeta), zeta])
+        d = np.exp(rng.normal(0.0, 0.5, 4))
+        d[0] = max(d[:2])
+        d[1:] = np.maximum.accumulate(d[1:])
+        w = np.minimum(np.exp(r * G + 0.5 * r * r), zeta)
+        true = float(GW @ np.interp(w, nodes, d))
+        p = node_weights(nodes, c)
+        assert true <= float(p @ d) * (1.0 + 1e-6)
+        closest = max(closest, true / float(p @ d))
+        # With the mean of Z under omega taken for one:
+        slope = np.append(-np.diff(excess(nodes[1:], c)) / np.diff(nodes[1:]), 0.0)
+        low = float(excess(np.array(1.0), c))
+        other = np.concatenate([[low, 1.0 - slope[0] - low], slope[:-1] - slope[1:]])
+        weakened = max(weakened, true / float(other @ d))
+    assert closest > 0.99
+    assert weakened > 1.05

@@ -72,9 +72,9 @@ def lifted(free: Parameters, x: np.ndarray, w: float) -> np.ndarray:
     return result
 
 
-def log_d(free: Parameters, x: np.ndarray, weights: np.ndarray = GW) -> float:
-    """log D of the values x with these weights: every modulus up to the last, exactly."""
-    grown = weights * np.exp(free.theta * x)
+def log_d(free: Parameters, x: np.ndarray) -> float:
+    """log D of the values x at the quadrature's points: every modulus up to the last, exactly."""
+    grown = GW * np.exp(free.theta * x)
     whole = grown.sum()
     total = 0.0
     for i in range(free.frequencies + 1):
@@ -102,13 +102,8 @@ def node_weights(free: Parameters, other: float) -> np.ndarray:
 
 def log_main(free: Parameters, other: float, end: int) -> float:
     """log sum_i p_i D'(x_i) of the others of one radius at one end of the line."""
-    return log_main_of(free, other, on_one_line(free, other, end), GW)
-
-
-def log_main_of(free: Parameters, other: float, x: np.ndarray, weights: np.ndarray) -> float:
-    """The same of any law of L: values x with these weights."""
-    x = np.minimum(x, free.cut)
-    logs = np.array([log_d(free, lifted(free, x, w), weights) for w in free.nodes])
+    x = np.minimum(on_one_line(free, other, end), free.cut)
+    logs = np.array([log_d(free, lifted(free, x, w)) for w in free.nodes])
     relative = np.exp(logs - logs[1])
     relative[0] = max(relative[0], 1.0)
     relative[1:] = np.maximum.accumulate(relative[1:])
