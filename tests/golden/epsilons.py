@@ -189,7 +189,7 @@ SHORT = (
     "| clients | GSPA | Balle | FMT closed | FMT clone | 2023 | `profile` | 2-RR | Su "
     "| `proven` | attack |"
 )
-SHOWN = [(local, clients) for local in (1.0, 2.0, 4.0) for clients in CLIENTS[1:]]
+SHOWN = [(local, clients) for local in (1.0, 4.0) for clients in CLIENTS[1:]]
 
 
 def table(name: str, numbers: dict[str, Any]) -> str:
