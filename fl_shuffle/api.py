@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from fl_shuffle.planner.cost import Cost
     from fl_shuffle.results import Result
     from fl_shuffle.runs.directory import RunDirectory
-    from fl_shuffle.runs.events import RunEvent
-    from fl_shuffle.runs.outcome import RoundOutcome
+    from fl_shuffle.runs.events import RoundOutcome, RunEvent
     from fl_shuffle.runs.place import RunPlace
     from fl_shuffle.sweeps.points import Sweep
     from fl_shuffle.sweeps.results import SweepResult

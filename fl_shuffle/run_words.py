@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fl_shuffle.configuration.sections import Config
-    from fl_shuffle.runs.outcome import RoundOutcome
+    from fl_shuffle.runs.events import RoundOutcome
 
 HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA", "proven", "sum")
 WIDTHS = (9, 8, 9, 8, 8, 8, 8)

@@ -23,8 +23,14 @@ from typing import Any, Protocol
 
 from fl_shuffle.errors import ConfigError, require_choice
 from fl_shuffle.plugins import load_function, require_extra
-from fl_shuffle.runs.events import Observer, RoundFinished, RunEvent, RunFinished, RunStarted
-from fl_shuffle.runs.outcome import publishes_times
+from fl_shuffle.runs.events import (
+    Observer,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    publishes_times,
+)
 
 FINAL = ("accuracy", "loss", "epsilon", "proven_epsilon", "sum_epsilon", "delta", "rounds")
 """Of the summary: what a list of runs is compared by."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,13 @@ def crash(launch: Launch, tmp_path: Path) -> Crashing:
 def resume(folder: Path, *options: str) -> int:
     """Go on with a run; the exit code."""
     return main(["simulate", "--resume", str(folder), "--quiet", *options])
+
+
+def released(ledger: Path) -> list[tuple[int, int, int]]:
+    """(round, attempt, how many reports) of everything that this file says was released."""
+    select = "SELECT round, attempt, count(*) FROM attendance GROUP BY attempt ORDER BY attempt"
+    with closing(sqlite3.connect(ledger)) as database:
+        return database.execute(select).fetchall()
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import exchange
 from fl_shuffle.flower.messages import Layout, vector_of
 from fl_shuffle.flower.nodes import Assignment, Nodes
-from fl_shuffle.runs.outcome import RoundOutcome
+from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import (
     Answer,
@@ -99,7 +99,7 @@ class RoundLedger(Protocol):
         """Write the round's worst case down, durably. Returns the clients that may take part; None
         if the run must stop here, because the round would exceed a budget."""
 
-    def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
+    def commit(self, round_number: int, present: Mask) -> Spend | None:
         """Write down whose reports are about to be released. Returns None, and writes nothing, if
         they are so few that releasing them would exceed a budget: nothing may then be."""
 
@@ -249,7 +249,6 @@ class ShuffleStrategy(PlayedByStart):
 
     def _play(self, grid: Grid, number: int) -> Spend | None:
         """One round; None if it would exceed a budget."""
-        started = time.perf_counter()
         drawn = self.schedule.participants(number, self.shuffler.min_reports)
         allowed = self.ledger.reserve(number, drawn)
         if allowed is None:
@@ -270,7 +269,7 @@ class ShuffleStrategy(PlayedByStart):
             assignments = self.nodes.assignments(grid, number, allowed, self._dimension)
             self._collect(grid, assignments, batch)
         present = batch.close()
-        spend = self.ledger.commit(number, present, time.perf_counter() - started)
+        spend = self.ledger.commit(number, present)
         if spend is None:
             self.shuffler.forget(number)
         elif not one_by_one:

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
-from fl_shuffle.errors import RunError
+from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import FlShuffleError, RunError
 from fl_shuffle.ledger.chain import first_link, next_link
-from fl_shuffle.ledger.checks import (
-    Cell,
-    bitmap,
-    client_classes,
-    damaged,
-    real,
-    require_facts,
-    require_links,
-    require_rows,
-    text,
-    whole,
-)
-from fl_shuffle.ledger.store import COLUMN_NAMES, SCHEMA_VERSION, Ledger
+from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
+from fl_shuffle.ledger.tables import EPSILONS, ROUNDS, TABLES, Cell, damaged, read
 
-_STORED = {"specific": "gspa_specific"}
-EPSILONS = {name: f"{name}_epsilon" for name in COLUMN_NAMES}
-"""What a column's epsilon is called in metrics.csv and in tables of rounds."""
-NUMBER = Cell("value", lambda value: isinstance(value, int | float), "a number")
+READABLE = (5, SCHEMA_VERSION)
+"""Schemas: version 0.1 wrote 5, without metrics and outcome."""
 
 
 class LedgerView:
@@ -47,31 +36,27 @@ class LedgerView:
         self.path = path
         with reading(path) as database:
             written = Ledger(database, path).meta()
-            require_readable(path, written)
+            if written.get("schema") not in READABLE:
+                raise RunError(
+                    f"{path} has ledger schema {written.get('schema')!r}; this version reads "
+                    f"{' and '.join(map(str, READABLE))}"
+                )
             self.meta = require_facts(path, written)
-            self._read(database)
+            self._read(database, written)
 
-    def _read(self, database: sqlite3.Connection) -> None:
-        path, select = self.path, database.execute
-        names = ["round", "n_reports", "gspa_mu", *EPSILONS.values(), "seconds"]
-        stored = [_STORED.get(name, name) for name in COLUMN_NAMES]
-        columns = ", ".join(["round", "n_reports", "gspa_mu_total", *stored, "seconds"])
-        table = select(f"SELECT {columns} FROM rounds ORDER BY round").fetchall()
-        require_rows(path, "rounds", table, (
-            whole("round", 1), whole("n_reports"), real("gspa_mu_total", optional=True),
-            *(real(name, optional=True) for name in (*stored, "seconds")),
-        ))  # fmt: skip
-        self.rows = [dict(zip(names, row, strict=True)) for row in table]
+    def _read(self, database: sqlite3.Connection, written: Mapping[str, Any]) -> None:
+        path, clients = self.path, self.config["data"]["clients"]
+        place = {cell.name: number for number, cell in enumerate(TABLES["rounds"])}
+        self.rows = [
+            {name: row[place[stored]] for name, stored in ROUNDS.items()}
+            for row in read(path, database, "rounds", n_reports=(0, clients))
+        ]
         self.metrics: dict[int, dict[str, float]] = {}
-        old = self.meta["schema"] != SCHEMA_VERSION
-        measured = [] if old else select("SELECT round, name, value FROM metrics").fetchall()
-        require_rows(path, "metrics", measured, (whole("round"), text("name"), NUMBER))
-        for number, name, value in measured:
-            self.metrics.setdefault(number, {})[name] = float(value)
-        notes = select("SELECT round, kind, text FROM notes ORDER BY rowid").fetchall()
-        require_rows(path, "notes", notes, (whole("round"), text("kind"), text("text")))
-        self.notes: list[tuple[int, str, str]] = notes
-        newest = select("SELECT link FROM reservations ORDER BY attempt DESC LIMIT 1")
+        if self.meta["schema"] == SCHEMA_VERSION:
+            for number, name, value in read(path, database, "metrics"):
+                self.metrics.setdefault(number, {})[name] = float(value)
+        self.notes: list[tuple[int, str, str]] = read(path, database, "notes")
+        newest = database.execute("SELECT link FROM reservations ORDER BY attempt DESC LIMIT 1")
         self.link = str((newest.fetchone() or (self.meta["link"],))[0])
 
     @property
@@ -91,85 +76,58 @@ class LedgerRecord(LedgerView):
 
     `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
     entry per committed round, NaN where a column does not apply. `attempts` lists (round, mask of
-    clients) per release, in order. `spend` is every client's (rounds, proven, sum, local)
-    [clients, 4] as recorded at the run's end, NaN where a column says nothing, None before that.
-    `entries` says how much was written of its attempts (`Ledger.entries`).
+    clients) per release, in order: a round that was tried again after a crash stands there once for
+    each attempt that may have released something else. `spend` is every client's (rounds, proven,
+    sum, local) [clients, 4] as recorded at the run's end, NaN where a column says nothing, None
+    before that. `entries` says how much was written of its attempts (`Ledger.entries`),
+    `checkpoint` from where to go on: (round, state), None for a run that never got that far.
 
     Raises `RunError` also if the plan or the attempts are no longer what was written (see `chain`).
     """
 
-    def _read(self, database: sqlite3.Connection) -> None:
-        super()._read(database)
-        path, select, ledger = self.path, database.execute, Ledger(database, self.path)
+    def _read(self, database: sqlite3.Connection, written: Mapping[str, Any]) -> None:
+        super()._read(database, written)
+        path = self.path
         self.classes = _classes(path, database)
-        self.class_of = client_classes(
-            path,
-            select("SELECT client_id, class_id FROM clients ORDER BY client_id").fetchall(),
-            len(self.classes),
-        )
-        clients = len(self.class_of)
-        tried = select("SELECT * FROM reservations ORDER BY attempt").fetchall()
-        require_rows(path, "reservations", tried, (
-            whole("attempt", 1), whole("round", 1), whole("expected_reports", 0, clients),
-            real("epsilon", optional=True), whole("released", 0, 1), bitmap("present", clients),
-            text("link"),
-        ))  # fmt: skip
-        first = first_link(ledger.meta(), self.classes, self.class_of)
+        self.class_of = _class_of(path, database, len(self.classes))
+        first = first_link(written, self.classes, self.class_of)
         if first != self.meta["link"]:
             raise RunError(
                 f"{path} was changed: configuration, classes or clients are not what the run was "
                 "started with; put the run's own ledger back"
             )
-        self.link = require_links(path, first, tried, next_link)
+        clients, size = len(self.class_of), (len(self.class_of) + 7) // 8
+        limits = {"expected_reports": (0, clients), "present": (size, size)}
+        tried = read(path, database, "reservations", **limits)
+        self.link = require_links(path, first, tried)
+        self.entries = 2 * len(tried) - (not tried[-1][4]) if tried else 0
+        self.attempts = [(row[1], _mask(row[5], clients)) for row in tried if row[4]]
+        if self.config["run"]["entropy"] == "seeded":
+            # A repeated attempt releases the same bits again: it counts once.
+            self.attempts = list(dict(self.attempts).items())
         self.rounds = np.array([row["round"] for row in self.rows], dtype=np.int64)
         self.reports = np.array([row["n_reports"] for row in self.rows], dtype=np.int64)
-        if self.reports.max(initial=0) > clients:
-            most = f"a whole number in [0, {clients}]"
-            raise damaged(path, "n_reports of rounds", int(self.reports.max()), most)
         self.epsilon = {
             name: np.array([row[key] for row in self.rows], dtype=np.float64)
             for name, key in EPSILONS.items()
         }
-        self.attempts = ledger.presence(clients)
-        if self.config["run"]["entropy"] == "seeded":
-            # A repeated attempt releases the same bits again: it counts once.
-            self.attempts = list(dict(self.attempts).items())
-        spend = select(
-            "SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id"
-        ).fetchall()
-        require_rows(path, "client_spend", spend, (
-            whole("rounds"), *(real(name, optional=True) for name in ("proven", "sum", "local")),
-        ))  # fmt: skip
-        self.spend = np.array(spend, dtype=np.float64) if spend else None
-        self.entries = ledger.entries
+        spend = read(path, database, "client_spend")
+        self.spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
+        kept = read(path, database, "checkpoint")
+        self.checkpoint: tuple[int, bytes | str] | None = kept[0][1:] if kept else None
 
 
-READABLE = (5, SCHEMA_VERSION)
-"""Schemas: version 0.1 wrote 5, without metrics and outcome."""
-
-
-def require_readable(path: Path, meta: Mapping[str, Any]) -> None:
-    """Raise `RunError` for a ledger of another version's."""
-    if meta.get("schema") not in READABLE:
-        raise RunError(
-            f"{path} has ledger schema {meta.get('schema')!r}; this version reads "
-            f"{' and '.join(map(str, READABLE))}"
-        )
+def _mask(bits: bytes | None, clients: int) -> NDArray[np.bool_]:
+    if bits is None:
+        return np.ones(clients, dtype=bool)
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=clients).astype(bool)
 
 
 def _classes(path: Path, database: sqlite3.Connection) -> ClassTable:
-    names = ", ".join(COLUMNS)
-    rows = database.execute(
-        f"SELECT class_id, noise, records, {names} FROM classes ORDER BY class_id"
-    ).fetchall()
-    most = float(np.finfo(np.float32).max)
-    require_rows(path, "classes", rows, (
-        whole("class_id", 0, max(0, len(rows) - 1)), text("noise"), whole("records"),
-        *(real(name, maximum=1.0 if name == "delta0" else most) for name in COLUMNS),
-    ))  # fmt: skip
+    rows = read(path, database, "classes")
     if not rows:
         raise RunError(f"{path} is damaged: it knows no classes; use an intact copy")
-    _, noise, records, *columns = zip(*rows, strict=True)
+    _, noise, *columns, records, _ = zip(*rows, strict=True)
     try:
         return ClassTable.of_columns(
             np.array([NOISE_KINDS.index(name) for name in noise], dtype=np.int8),
@@ -178,6 +136,50 @@ def _classes(path: Path, database: sqlite3.Connection) -> ClassTable:
         )
     except ValueError as error:  # a noise that there is not, or a scale that it cannot have
         raise RunError(f"{path} is damaged: its classes: {error}") from None
+
+
+def _class_of(path: Path, database: sqlite3.Connection, classes: int) -> NDArray[np.int64]:
+    rows = read(path, database, "clients", class_id=(0, classes - 1))
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), 2)
+    if not np.array_equal(table[:, 0], np.arange(len(rows))) or not len(rows):
+        raise damaged(path, "client_id of clients", len(rows), "0, 1, 2, ... without a gap")
+    return np.ascontiguousarray(table[:, 1])
+
+
+def require_links(path: Path, first: str, rows: Sequence[tuple[Any, ...]]) -> str:
+    """The link after the last of these rows of `reservations`, from the `first` before all of them;
+    raises `RunError` where one does not fit."""
+    link = first
+    for number, (*row, written) in enumerate(rows, 1):
+        link = next_link(link, tuple(row))
+        if row[0] != number or written != link:
+            raise RunError(
+                f"{path} was changed: attempt {number} (round {row[1]}) is not what was written "
+                "there, or one before it is missing; put the run's own ledger back"
+            )
+    return link
+
+
+FACTS = (
+    *(Cell(name, str) for name in ("run", "relation", "test_data", "link", "started")),
+    *(Cell(name, str) for name in ("code_version", "python")),
+    Cell("dimension", int, 1), Cell("records_not_covered", int),
+    *(Cell(name, dict) for name in ("config", "data", "libraries")),
+)  # fmt: skip
+"""What every ledger knows."""
+AT_THE_END = (Cell("finished", str, optional=True), Cell("outcome", dict), Cell("summary", dict))
+"""What a finished run's may know; the last of version 0.1."""
+
+
+def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts with their configuration made whole; raises `RunError` for one that is no fact."""
+    for cell in (*FACTS, *(cell for cell in AT_THE_END if cell.name in meta)):
+        if not cell.holds([meta.get(cell.name)]):
+            raise damaged(path, f"{cell.name} of meta", meta.get(cell.name), cell.allowed)
+    try:
+        return {**meta, "config": parse_config(meta["config"]).to_dict()}
+    except FlShuffleError as error:
+        raise RunError(f"{path} is damaged: its configuration: {error}") from None
 
 
 @contextmanager

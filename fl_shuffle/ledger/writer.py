@@ -47,7 +47,6 @@ class LedgerWriter:
         self._sequential = config.training.schedule == "sequential"
         self._last_checkpoint = -np.inf
         self._expected = 0
-        self._attempt = 0
         self.seconds = 0.0
         """What accounting and writing have taken."""
 
@@ -69,21 +68,18 @@ class LedgerWriter:
                 f"{self._target}",
             )
             return None
-        self._attempt = self.ledger.reserve(
-            round_number, self._expected, planned.headline, allowed if self._sequential else None
-        )
+        at_once = allowed if self._sequential else None
+        self.ledger.reserve(round_number, self._expected, planned.headline, at_once)
         self.seconds += time.perf_counter() - started
         return allowed
 
-    def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
+    def commit(self, round_number: int, present: Mask) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.commit`."""
         started = time.perf_counter()
         self.accountant.trust.require(round_number, int(np.count_nonzero(present)))
         spend = self.accountant.preview(round_number, present)
-        few = (
-            f"only {spend.n_reports} reports arrived in round {round_number}; releasing them would "
-            "cost "
-        )
+        arrived = f"only {spend.n_reports} reports arrived in round {round_number}"
+        few = f"{arrived}; releasing them would cost "
         if self._exceeds(spend):
             self._stop(
                 round_number,
@@ -94,16 +90,8 @@ class LedgerWriter:
         if self._over_lifetime(round_number, present).any():
             self._stop(round_number, f"{few}a client more than its lifetime budget: thrown away")
             return None
-        counts = self.accountant.class_counts(present)
-        listed = {
-            index: int(counts[index])
-            for index in spend.columns["local"].epsilon
-            if counts[index]
-        }  # fmt: skip
-        # How long a client computes may depend on its records.
-        self.ledger.record(
-            self._attempt, spend, listed, self._expected, present, seconds if self._seeded else None
-        )
+        counts, listed = self.accountant.class_counts(present), spend.columns["local"].epsilon
+        self.ledger.record(spend, {i: int(counts[i]) for i in listed if counts[i]}, present)
         self.accountant.commit(round_number, present)
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports

@@ -12,14 +12,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from fl_shuffle.durable_files import OWNER_ONLY, UNFINISHED, replace_file, replace_text
+from fl_shuffle.durable_files import OWNER_ONLY, UNFINISHED, replace_text
 from fl_shuffle.errors import RunError
 
 CONFIG = "config.json"
@@ -36,6 +37,11 @@ HOLDER_BYTES = WITNESS_BYTES = 21
 """Twenty digits hold any number of a process or of entries."""
 PRIVATE_FOLDER = 0o700
 """Only the owner reads or enters."""
+
+log = logging.getLogger("fl_shuffle.run")
+"""What the server's side says about a run, and nothing that a client says: that is published with
+the run. Clients log below `fl_shuffle.client` (which records have no finite gradient, exceptions
+that may quote records, how gradients are computed): it stays with whoever keeps the data."""
 
 
 def open_private(path: Path, mode: str) -> IO[str]:
@@ -55,10 +61,25 @@ class RunDirectory:
         self._lock = lock
 
     @classmethod
+    def at(cls, path: Path | None, out: str, *, goes_on: bool) -> RunDirectory:
+        """The one at `path`, whose run goes on or begins; a new one below `out` without."""
+        if path is None:
+            return cls.create(Path(out))
+        return cls.reopen(path) if goes_on else cls.claim(path)
+
+    @classmethod
     def create(cls, out: Path) -> RunDirectory:
-        """A new one below `out`. Raises `RunError` if none can be made there."""
-        path = new_directory(out)
-        return cls(path, locked(path))
+        """A new one below `out`, named by date and time: whoever comes second in the same second
+        gets the next name. Raises `RunError` if none can be made there."""
+        with _said_in_one_line(out):
+            out.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = out / (stamp() if number == 1 else f"{stamp()}-{number}")
+            with _said_in_one_line(path), suppress(FileExistsError):
+                path.mkdir(mode=PRIVATE_FOLDER)
+                path = path.resolve()
+                return cls(path, locked(path))
+        raise AssertionError("unreachable")
 
     @classmethod
     def claim(cls, path: Path) -> RunDirectory:
@@ -98,10 +119,6 @@ class RunDirectory:
         """Put a whole file in its place, in one step."""
         replace_text(self.path / name, text)
 
-    def replace(self, name: str, write: Callable[[Path], None]) -> None:
-        """Put the file that `write` makes in its place, in one step."""
-        replace_file(self.path / name, write)
-
     def append(self, name: str) -> IO[str]:
         """Open a file to write at its end. Raises `RunError` where there can be none."""
         path = self.path / name
@@ -110,6 +127,22 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
+    @contextmanager
+    def logging(self, *, times: bool) -> Iterator[None]:
+        """Write what is said below `fl_shuffle.run` to run.log, with times or not."""
+        with self.append(LOG) as file:
+            handler = logging.StreamHandler(file)
+            stamp = "%(asctime)s " if times else ""
+            handler.setFormatter(logging.Formatter(f"{stamp}%(levelname)s %(name)s: %(message)s"))
+            before = log.level
+            log.addHandler(handler)
+            log.setLevel(logging.INFO)
+            try:
+                yield
+            finally:
+                log.removeHandler(handler)
+                log.setLevel(before)
+
     def witness(self, run: str, entries: int) -> None:
         """Write down, beside the ledger, which run's it is and how many entries it has
         (`Ledger.entries`): one that is put back later, and has fewer, is older than the run.
@@ -117,7 +150,7 @@ class RunDirectory:
         Raises `OSError` where that cannot be written.
         """
         told = f"{entries:{WITNESS_BYTES - 1}d}\n{run}\n"
-        os.pwrite(self._lock, told.encode("ascii"), HOLDER_BYTES)
+        os.pwrite(self._lock, told.encode("ascii", "replace"), HOLDER_BYTES)
 
     def no_witness(self) -> None:
         """Take that back: a run that is finished is not gone on with."""
@@ -134,26 +167,6 @@ class RunDirectory:
     def close(self) -> None:
         """Give the directory back."""
         unlock(self._lock)
-
-
-def new_directory(out: Path) -> Path:
-    """Create a fresh directory below `out`, named by date and time; its absolute path.
-
-    Creation is exclusive: whoever comes second in the same second gets the next name. Raises
-    `RunError` if nothing can be created there.
-    """
-    with _said_in_one_line(out):
-        out.mkdir(parents=True, exist_ok=True)
-    stamp = _stamp()
-    for number in itertools.count(1):
-        path = out / (stamp if number == 1 else f"{stamp}-{number}")
-        with _said_in_one_line(path):
-            try:
-                path.mkdir(mode=PRIVATE_FOLDER)
-            except FileExistsError:
-                continue
-        return path.resolve()
-    raise AssertionError("unreachable")
 
 
 def require_free(path: Path) -> None:
@@ -177,7 +190,7 @@ def require_begun(path: Path) -> None:
         if (path / LEDGER).is_file():
             return
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if CONFIG in found and all(map(_before_a_run, found)):
+    if LOCK in found and all(map(_before_a_run, found)):
         raise RunError(
             f"--resume {path}: the run there was stopped before it began, and released nothing; "
             f"start it again with --out {path}"
@@ -192,7 +205,7 @@ def require_begun(path: Path) -> None:
 
 def _before_a_run(name: str) -> bool:
     """Whether a run's directory may hold this file before its ledger."""
-    return name in (LOCK, CONFIG) or name.removesuffix("-journal").endswith(UNFINISHED)
+    return name == LOCK or name.removesuffix("-journal").endswith(UNFINISHED)
 
 
 def discard_unused(path: Path) -> None:
@@ -203,7 +216,8 @@ def discard_unused(path: Path) -> None:
             path.rmdir()
 
 
-def _stamp() -> str:
+def stamp() -> str:
+    """Now, as a folder's name."""
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 

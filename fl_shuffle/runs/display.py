@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,8 +21,16 @@ from fl_shuffle.run_words import (
     row,
     say,
 )
-from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
-from fl_shuffle.runs.outcome import RoundOutcome, publishes_times
+from fl_shuffle.runs.events import (
+    Preparing,
+    RoundFinished,
+    RoundOutcome,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    publishes_times,
+)
+from fl_shuffle.runs.views import json_ready
 
 flower = logging.getLogger("flwr")
 """Flower's own logger, whose lines it keeps with the run."""
@@ -132,8 +139,7 @@ class LiveDisplay(Display):
 
     def _start(self, run: RunStarted) -> None:
         super()._start(run)
-        if run.config.run.entropy != "seeded":
-            # How long clients compute may depend on their records.
+        if not publishes_times(run.config):
             self._bar.columns = self._bar.columns[:-1]
         self._task = self._bar.add_task("", total=run.config.run.rounds)
         self._bar.start()
@@ -176,25 +182,10 @@ class JsonDisplay(Display):
 
     def _round(self, outcome: RoundOutcome) -> None:
         assert self._run is not None
-        # How long a client computes may depend on its records.
-        times = self._run.config.run.entropy == "seeded"
-        columns = {
-            f"{name}_epsilon": _finite(column.worst)
-            for name, column in outcome.spend.columns.items()
-        }
-        self._print(
-            json.dumps(
-                {
-                    "event": "round",
-                    "round": outcome.round_number,
-                    "n_reports": outcome.spend.n_reports,
-                    **outcome.metrics,
-                    **columns,
-                    "delta": outcome.spend.delta,
-                    **({"seconds": outcome.seconds} if times else {}),
-                }
-            )
-        )
+        told = {"event": "round", **outcome.row, "delta": outcome.spend.delta}
+        if publishes_times(self._run.config):
+            told["seconds"] = outcome.seconds
+        self._print(json.dumps(json_ready(told)))
 
     def _finish(self, summary: dict[str, Any]) -> None:
         self._print(json.dumps({"event": "finish", **summary}))
@@ -213,7 +204,3 @@ def _called(folder: Path) -> Path:
     """The folder as who stands here calls it."""
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
-
-
-def _finite(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)

@@ -11,8 +11,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.runs.outcome import RoundOutcome
+from fl_shuffle.ledger.tables import EPSILONS
+
+
+def publishes_times(config: Config) -> bool:
+    """Whether a run writes down times: how long a client computes may depend on its records."""
+    return config.run.entropy == "seeded"
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What a round has cost, how many clients that were asked are not in it, how long it took in
+    seconds, and what was measured after it."""
+
+    round_number: int
+    spend: Spend
+    dropped: int
+    seconds: float
+    metrics: dict[str, float]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What of it is published, times aside, by the columns of metrics.csv."""
+        spend = self.spend
+        return {
+            "round": self.round_number,
+            "n_reports": spend.n_reports,
+            **self.metrics,
+            "gspa_mu": spend.mu_total,
+            **{EPSILONS[name]: column.worst for name, column in spend.columns.items()},
+        }
 
 
 @dataclass(frozen=True)

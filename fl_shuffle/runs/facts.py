@@ -25,8 +25,8 @@ from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.run_words import HOPELESS, METRICS_STAY, noise_words
-from fl_shuffle.runs.metrics import own_columns
-from fl_shuffle.runs.outcome import publishes_times
+from fl_shuffle.runs.events import publishes_times
+from fl_shuffle.runs.views import columns_with
 from fl_shuffle.version import __version__
 
 POOLED = (
@@ -92,7 +92,7 @@ class RunFacts:
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        own_columns(self.metrics)
+        columns_with(self.metrics)
 
     @property
     def records_not_covered(self) -> int:

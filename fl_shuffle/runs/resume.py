@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,8 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import CHANGEABLE, settings_of
-from fl_shuffle.ledger.reader import LedgerRecord, reading
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
-from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
 from fl_shuffle.runs.directory import LEDGER, LOCK, SUMMARY, RunDirectory, require_begun
 from fl_shuffle.runs.facts import RunFacts
@@ -37,26 +35,13 @@ UNCHECKED = (
 )
 
 
-@dataclass(frozen=True)
-class ResumePoint:
-    """Where a run goes on: its first round, and the spend of everything released before.
-
-    `committed`: whose reports on the first round were counted already, if its step is not yet taken
-    (mask [clients]).
-    """
-
-    first: int
-    spend: Spend | None
-    committed: NDArray[np.bool_] | None = None
-
-
 def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of the unfinished run in `path`, as its ledger has it, with `overrides`.
 
     Raises `RunError` if there is none, and for an override of what a run keeps to its end.
     """
     require_begun(path)
-    tables = unfinished_ledger(path).meta["config"]
+    tables = unfinished_ledger(path).config
     before = parse_config(tables)
     for override in overrides:
         set_value(tables, *parsed(override))
@@ -83,9 +68,9 @@ def unfinished_ledger(path: Path) -> LedgerRecord:
     raise RunError(f"--resume {path}: that run is finished{mended}")
 
 
-def as_text(summary: dict[str, Any]) -> str:
-    """As it stands in summary.json."""
-    return json.dumps(summary, indent=2) + "\n"
+def as_text(table: dict[str, Any]) -> str:
+    """As it stands in a JSON file."""
+    return json.dumps(table, indent=2) + "\n"
 
 
 def changes_of(path: Path, before: Config, now: Config) -> list[str]:
@@ -96,24 +81,23 @@ def changes_of(path: Path, before: Config, now: Config) -> list[str]:
     """
     old, new = settings_of(before.to_dict()), settings_of(now.to_dict())
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    grows, hang = now.run.rounds > before.run.rounds, now.server
     for key in changed:
+        why = ""
         if key not in CHANGEABLE:
+            why = f"what may change is {', '.join(CHANGEABLE)}"
+        elif key == "run.rounds" and not grows:
+            why = "rounds may only be added"
+        elif key == "run.rounds" and (hang.decay != "constant" or hang.averaging):
+            why = (
+                "with server.decay or server.averaging the steps hang on the number of rounds; "
+                "start a new run"
+            )
+        if why:
             raise RunError(
                 f"{path} cannot be resumed with {key} = {new.get(key)!r}: it was started with "
-                f"{old.get(key)!r}; what may change is {', '.join(CHANGEABLE)}"
+                f"{old.get(key)!r}; {why}"
             )
-    if now.run.rounds < before.run.rounds:
-        raise RunError(
-            f"{path} cannot be resumed with run.rounds = {now.run.rounds}: it was started with "
-            f"{before.run.rounds}, and rounds may only be added"
-        )
-    if now.run.rounds > before.run.rounds and (
-        now.server.decay != "constant" or now.server.averaging
-    ):
-        raise RunError(
-            f"{path} cannot be resumed with run.rounds = {now.run.rounds}: with server.decay or "
-            "server.averaging the steps hang on the number of rounds; start a new run"
-        )
     return [f"resumed with {key} = {new.get(key)!r} instead of {old.get(key)!r}" for key in changed]
 
 
@@ -123,14 +107,12 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: b
     Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
     model changed, and if the data cannot be compared and nobody `vouched` for them.
     """
-    fingerprint = None
-    if facts.fingerprint is not None:
-        fingerprint = recall_data(str(known.meta.get("run", "")))
-    data = known.meta["data"]
+    kept = recall_data(known.meta["run"]) if facts.fingerprint is not None else None
+    same_data = known.meta["data"] == facts.data.published()
     same = {
         "budgets or clipping": known.classes == facts.plan.classes
         and np.array_equal(known.class_of, facts.plan.class_of),
-        "data": data == facts.data.published() and fingerprint in (None, facts.fingerprint),
+        "data": same_data and kept in (None, facts.fingerprint),
         "model": known.meta["dimension"] == facts.dimension,
     }
     changed = [name for name, equal in same.items() if not equal]
@@ -139,54 +121,53 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: b
             f"{path} cannot be resumed: its {' and '.join(changed)} changed since it was started; "
             "put the old files back, or start a new run"
         )
-    if fingerprint is None and not vouched:
+    if kept is None and not vouched:
         raise RunError(
             f"{path}: whether the data are those the run was started with cannot be verified here, "
             f"{state_folder()} does not know this run; resume it on the machine and as the user it "
             f"was started by, set {STATE_VARIABLE} to that state folder, or add --data-unchanged "
             "if you know that they are"
         )
-    return fingerprint is not None
+    return kept is not None
 
 
-def replays(directory: Path) -> str:
-    """Which rounds of a seeded run that was stopped are played again when it goes on: those after
-    the state that was kept last. Empty where there are none."""
-    view = RunView(directory)
-    with reading(directory / LEDGER) as database:
-        kept = database.execute("SELECT round FROM checkpoint").fetchone()
-    first = 1 + (kept[0] if kept else 0)
-    if view.meta["config"]["run"]["entropy"] != "seeded" or view.last_round < first:
+def first_round(known: LedgerRecord) -> int:
+    """The round to go on with: that after the state that was kept last."""
+    return 1 + (known.checkpoint[0] if known.checkpoint else 0)
+
+
+def replays(known: LedgerRecord) -> str:
+    """Which rounds of a seeded run that was stopped are played again when it goes on; empty where
+    there are none."""
+    first, last = first_round(known), int(known.rounds.max(initial=0))
+    if known.config["run"]["entropy"] != "seeded" or last < first:
         return ""
-    rounds = f"rounds {first} to {view.last_round} are" if view.last_round > first else (
-        f"round {first} is")  # fmt: skip
+    rounds = f"rounds {first} to {last} are" if last > first else f"round {first} is"
     return f"{rounds} played again from the seed, with the same bits, and counted once"
 
 
 def restore(
-    config: Config, ledger: Ledger, accountant: Accountant, optimizer: ServerOptimizer
-) -> ResumePoint:
-    """Put optimizer and accountant where the ledger says.
+    known: LedgerRecord, accountant: Accountant, optimizer: ServerOptimizer
+) -> tuple[Spend | None, NDArray[np.bool_] | None]:
+    """Put optimizer and accountant where the ledger says: the spend of everything released before,
+    and whose reports on the first round were counted already, if its step is not yet taken.
 
     Rounds after the last checkpoint may have been released. A seeded run releases the same bits
     again, so they are replayed and counted once; otherwise they stay on the bill. Raises `RunError`
     for a checkpoint that cannot be used.
     """
-    saved = ledger.load_checkpoint()
-    first = 1
-    if saved is not None:
-        _restore_state(ledger.path, saved[1], optimizer)
-        first = saved[0] + 1
-    attempts = ledger.presence(config.data.clients)
-    if config.run.entropy == "seeded":
-        attempts = [(n, present) for n, present in dict(attempts).items() if n < first]
-    spend = None
-    for index, (number, present) in enumerate(attempts):
-        if index == len(attempts) - 1:
+    if known.checkpoint is not None:
+        _restore_state(known.path, known.checkpoint[1], optimizer)
+    first, attempts = first_round(known), known.attempts
+    if known.config["run"]["entropy"] == "seeded":
+        attempts = [(number, present) for number, present in attempts if number < first]
+    spend, counted = None, None
+    for index, (number, present) in enumerate(attempts, 1):
+        if index == len(attempts):
             spend = accountant.preview(number, present)
+            counted = present if number == first else None
         accountant.commit(number, present)
-    last = attempts[-1] if attempts else (0, None)
-    return ResumePoint(first, spend, last[1] if last[0] == first else None)
+    return spend, counted
 
 
 def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -> None:
@@ -206,21 +187,21 @@ def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -
         raise RunError(f"{path}: the state to go on from is not one of this model")
 
 
-def require_newest(directory: RunDirectory, known: LedgerRecord, checkpoint: int) -> str | None:
+def require_newest(directory: RunDirectory, known: LedgerRecord) -> str:
     """Raise `RunError` for a ledger that is another run's, or does not know all of this one.
 
-    `checkpoint` is the round of the state to go on from, 0 without one: the ledger knows all rounds
-    up to it. A ledger with fewer entries than its directory was told of is older than the run, and
-    what was released since would not be counted. A seeded run plays it again, to the same bits:
-    that is returned, for the ledger. (What was recorded last becomes durable with the next
-    reservation, so that one entry may always be missing.)
+    It knows all rounds up to the state to go on from. A ledger with fewer entries than its
+    directory was told of is older than the run, and what was released since would not be counted.
+    A seeded run plays it again, to the same bits: that is returned, for the ledger. (What was
+    recorded last becomes durable with the next reservation, so that one entry may always be
+    missing.)
     """
-    path, rounds = directory.path, set(known.rounds.tolist())
-    missing = next((n for n in range(1, checkpoint + 1) if n not in rounds), None)
+    path, after, rounds = directory.path, first_round(known) - 1, set(known.rounds.tolist())
+    missing = next((number for number in range(1, after + 1) if number not in rounds), None)
     if missing is not None:
         raise RunError(
-            f"{path}: the state to go on from is that after round {checkpoint}, and the ledger "
-            f"knows nothing of round {missing}; put the run's own ledger back"
+            f"{path}: the state to go on from is that after round {after}, and the ledger knows "
+            f"nothing of round {missing}; put the run's own ledger back"
         )
     run, entries = directory.witnessed
     if run not in ("", known.meta["run"]):
@@ -228,13 +209,12 @@ def require_newest(directory: RunDirectory, known: LedgerRecord, checkpoint: int
             f"{path}: the ledger is another run's than the one that {LOCK} tells of; put the run's "
             "own ledger back"
         )
-    if known.meta["config"]["run"]["entropy"] == "seeded":
-        if entries <= known.entries + 1:
-            return None
+    seeded = known.config["run"]["entropy"] == "seeded"
+    if entries <= known.entries + seeded:
+        return ""
+    if seeded:
         return f"{LOCK} tells of later rounds, which are played again, to the same bits"
-    if entries > known.entries:
-        raise RunError(
-            f"{path}: the ledger is older than the run, as {LOCK} tells, and what was released "
-            "since would not be counted; put the newer one back"
-        )
-    return None
+    raise RunError(
+        f"{path}: the ledger is older than the run, as {LOCK} tells, and what was released since "
+        "would not be counted; put the newer one back"
+    )

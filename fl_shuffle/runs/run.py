@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
@@ -20,30 +18,22 @@ from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
-from fl_shuffle.ledger.writer import LedgerWriter
-from fl_shuffle.runs.data_check import (
-    STATE_VARIABLE,
-    forget_data,
-    remember_data,
-    state_folder,
-)
-from fl_shuffle.runs.directory import (
-    CONFIG,
-    LEDGER,
-    MODEL,
-    SUMMARY,
-    RunDirectory,
-)
+from fl_shuffle.ledger.writer import LedgerWriter, Mask
+from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
+from fl_shuffle.runs.directory import CONFIG, LEDGER, METRICS, MODEL, SUMMARY, RunDirectory, log
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import (
     Observer,
     Preparing,
     RoundFinished,
+    RoundOutcome,
     RunFinished,
     RunStarted,
+    publishes_times,
     unobserved,
 )
 from fl_shuffle.runs.facts import (
@@ -55,23 +45,19 @@ from fl_shuffle.runs.facts import (
     noise_of,
     warnings_of,
 )
-from fl_shuffle.runs.log import log, logging_to
-from fl_shuffle.runs.metrics import MetricsFile
-from fl_shuffle.runs.outcome import RoundOutcome, publishes_times
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import (
     UNCHECKED,
     as_text,
     changes_of,
+    first_round,
     replays,
     require_newest,
     require_same,
     restore,
     unfinished_ledger,
 )
-from fl_shuffle.runs.views import RunView, quantiles_of
-
-Mask = NDArray[np.bool_]
+from fl_shuffle.runs.views import RunView, as_csv, columns_with, json_ready, quantiles_of
 
 
 class Run(LedgerWriter):
@@ -84,31 +70,27 @@ class Run(LedgerWriter):
         facts: RunFacts,
         ledger: Ledger,
         accountant: Accountant,
-        *,
-        known: LedgerRecord | None,
         observer: Observer,
     ) -> None:
-        """`known` is what the ledger of a run that goes on holds; None for a new one."""
         super().__init__(accountant, ledger, config, lifetimes(config, facts))
         self.config = config
         self.facts = facts
-        self.warnings = warnings_of(config, facts)
-        self._times = publishes_times(config)
-        self._directory = directory
-        self._known = known
-        self._observer = observer
-        self._started = time.time()
-        self._metrics = MetricsFile(directory, facts.metrics, times=self._times)
-        self._last: RoundOutcome | None = None
-        self._counted: tuple[int, Mask, Spend] | None = None
+        self.known: LedgerRecord | None = None
+        """What the ledger of a run that goes on holds; None for a new one."""
+        self.rounds = 0
+        """The number of the last round that was played; 0 before there is one."""
         self.first_round = 1
         self.run = str(ledger.meta()["run"])
         """The run's random identifier, the same when it goes on."""
-
-    @property
-    def rounds(self) -> int:
-        """The number of the last round that was played; 0 before there is one."""
-        return 0 if self._last is None else self._last.round_number
+        self._times = publishes_times(config)
+        self._directory = directory
+        self._observer = observer
+        self._started = time.time()
+        self._columns = columns_with(facts.metrics)
+        self._spend: Spend | None = None
+        self._counted: tuple[int, Mask, Spend] | None = None
+        directory.write(CONFIG, as_text(config.to_dict()))
+        self._metrics = directory.append(METRICS)
 
     @property
     def counted(self) -> int | None:
@@ -124,11 +106,11 @@ class Run(LedgerWriter):
         self._directory.witness(self.run, self.ledger.entries)
         return allowed
 
-    def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
+    def commit(self, round_number: int, present: Mask) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.commit`. Raises `RunError` for a counted
         round that has other reports now."""
         if self._counted is None or round_number != self._counted[0]:
-            spend = super().commit(round_number, present, seconds)
+            spend = super().commit(round_number, present)
             self._directory.witness(self.run, self.ledger.entries)
             return spend
         if not np.array_equal(present, self._counted[1]):
@@ -144,52 +126,57 @@ class Run(LedgerWriter):
         self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         if state is not None:
             self.checkpoint(outcome.round_number, state)
-        self._metrics.write(outcome)
-        self._last = outcome
+        self._metrics.write(as_csv(self._columns, [{**outcome.row, "seconds": seconds}]))
+        self._metrics.flush()
+        self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(RoundFinished(outcome))
 
     def restore(self, optimizer: ServerOptimizer) -> None:
         """Put a resumed run's optimizer and accountant back; `first_round` and `counted` are known
         from here on."""
-        if self._known is None:
+        known = self.known
+        if known is None:
+            self._metrics.write(",".join(self._columns) + "\n")
             return
-        saved = self.ledger.load_checkpoint()
-        note = require_newest(self._directory, self._known, 0 if saved is None else saved[0])
+        note = require_newest(self._directory, known)
         if note:
             self.ledger.note(0, "resumed", note)
-        point = restore(self.config, self.ledger, self.accountant, optimizer)
-        view = RunView(self._directory.path)
-        self._metrics.rewrite(view.metrics_text(before=point.first))
-        if point.spend is not None:
-            metrics = view.metrics.get(point.first - 1, {})
-            self._last = RoundOutcome(point.first - 1, point.spend, 0, 0.0, metrics)
+        self.first_round = first = first_round(known)
+        spend, counted = restore(known, self.accountant, optimizer)
+        self._rewrite(RunView(self._directory.path).metrics_text(before=first))
+        if spend is not None:
+            self.rounds, self._spend = first - 1, spend
             # A batch that waits at a remote shuffler is the one that was counted; any other is
             # lost, and the round is reserved and counted anew.
-            if point.committed is not None and self.config.privacy.shuffler == "apart":
-                self._counted = (point.first, point.committed, point.spend)
-        said = replays(self._directory.path)
-        log.info("resuming at round %d%s", point.first, f": {said}" if said else "")
+            if counted is not None and self.config.privacy.shuffler == "apart":
+                self._counted = (first, counted, spend)
+        said = replays(known)
+        log.info("resuming at round %d%s", first, f": {said}" if said else "")
         if said:
-            self._observer(Preparing(f"going on at round {point.first}: {said}"))
-        self.first_round = point.first
+            self._observer(Preparing(f"going on at round {first}: {said}"))
 
-    def announce(self, *, new: bool, checked: bool) -> None:
-        """The warnings, in the log and once in the ledger; then tell whoever watches."""
-        fresh = self.warnings if new else ()
-        if not checked:
-            self.warnings += (UNCHECKED,)
-            fresh += (UNCHECKED,)
-        for text in self.warnings:
-            log.warning(text)
-        for text in fresh:
-            self.ledger.note(0, "warning", text)
-        for text in assumptions_of(self.config, self.facts) if new else ():
-            self.ledger.note(0, "assumption", text)
+    def _rewrite(self, metrics: str) -> None:
+        """Have metrics.csv hold this text, and go on behind it."""
+        self._metrics.close()
+        self._directory.write(METRICS, metrics)
+        self._metrics = self._directory.append(METRICS)
+
+    def announce(self, *, checked: bool) -> None:
+        """The warnings, in the log and once in the ledger; then tell whoever watches. `checked`:
+        whether the data of a run that goes on could be compared."""
+        unchecked, new = () if checked else (UNCHECKED,), self.known is None
+        warnings = (*warnings_of(self.config, self.facts), *unchecked)
         noise, warned = noise_of(self.config, self.facts)
         noise = "" if warned else noise
-        if new and noise:
-            self.ledger.note(0, "noise", noise)
-        self._observer(RunStarted(self._directory.path, self.config, self.warnings, noise))
+        notes = [("warning", text) for text in (warnings if new else unchecked)]
+        if new:
+            notes += [("assumption", text) for text in assumptions_of(self.config, self.facts)]
+            notes += [("noise", noise)] * bool(noise)
+        for text in warnings:
+            log.warning(text)
+        for kind, text in notes:
+            self.ledger.note(0, kind, text)
+        self._observer(RunStarted(self._directory.path, self.config, warnings, noise))
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
@@ -200,15 +187,16 @@ class Run(LedgerWriter):
         """
         from safetensors.torch import save_file
 
+        folder = self._directory.path
         tensors = {name: tensor.contiguous() for name, tensor in model.items()}
-        self._directory.replace(MODEL, lambda path: save_file(tensors, path))
+        replace_file(folder / MODEL, lambda path: save_file(tensors, path))
         attacks = self.close_books(self.rounds)
         self.ledger.set_meta("outcome", self._outcome(stopped_early, failed, attacks))
         self.ledger.set_meta("finished", finished_at(self.config))
         self.ledger.finish()
-        view = RunView(self._directory.path)
+        view = RunView(folder)
         summary = view.summary()
-        self._metrics.rewrite(view.metrics_text())
+        self._rewrite(view.metrics_text())
         self._directory.write(SUMMARY, as_text(summary))
         forget_data(self.run)
         self._directory.no_witness()
@@ -218,19 +206,17 @@ class Run(LedgerWriter):
         self, stopped_early: str | None, failed: bool, attacks: Mapping[str, Column]
     ) -> dict[str, Any]:
         """What the ledger's other tables do not say of a run that is over."""
-        totals, times = self.accountant.client_totals(), self._times
-        each = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
-        columns = {} if self._last is None else {**self._last.spend.columns, **attacks}
+        columns = {} if self._spend is None else {**self._spend.columns, **attacks}
         return {
             "stopped_early": stopped_early,
             "failed": failed,
-            "epsilon_quantiles": quantiles_of(each),
+            "epsilon_quantiles": json_ready(quantiles_of(self.accountant.client_totals())),
             "columns": {
                 name: {"status": str(column.status), "source": column.source, "note": column.note}
                 for name, column in columns.items()
             },
-            "accounting_seconds": self.seconds if times else None,
-            "seconds": time.time() - self._started if times else None,
+            "accounting_seconds": self.seconds if self._times else None,
+            "seconds": time.time() - self._started if self._times else None,
         }
 
     def close(self) -> None:
@@ -254,33 +240,39 @@ def open_run(
     Everything that can be refused was refused before this point, so nothing is left half-written.
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
-    directory = _directory(config, place)
+    directory = RunDirectory.at(place.directory, config.run.out, goes_on=place.goes_on)
     known, checked = None, True
     try:
         if place.goes_on:
             known = unfinished_ledger(directory.path)
-            changes = changes_of(directory.path, parse_config(known.meta["config"]), config)
+            changes = changes_of(directory.path, parse_config(known.config), config)
             vouched = place.resume == "data-unchanged"
             checked = require_same(directory.path, known, facts, vouched=vouched)
             ledger = Ledger.open(directory.path / LEDGER)
-            _write_down(ledger, directory, config, changes)
+            for change in changes:
+                ledger.note(0, "changed", change)
+            if changes:
+                ledger.set_meta("config", config.to_dict())
+            ledger.flush()
         else:
             ledger = _start(directory, config, facts)
-        with logging_to(directory, times=publishes_times(config)):
+        command = _resuming(directory.path, facts, observer)
+        with directory.logging(times=publishes_times(config)), _can_go_on(command):
             if config.run.entropy == "seeded":
                 ledger.outlive_the_process_only()
-            run = Run(directory, config, facts, ledger, accountant, known=known, observer=observer)
-            with _can_go_on(_resuming(directory.path, facts, observer)):
-                try:
-                    run.announce(new=not place.goes_on, checked=checked)
-                    yield run
-                finally:
-                    run.close()
+            run = Run(directory, config, facts, ledger, accountant, observer)
+            run.known = known
+            try:
+                run.announce(checked=checked)
+                yield run
+            finally:
+                run.close()
     except KeyboardInterrupt:
         # Also while the accounting is set up: the run has begun once its ledger is there.
-        if not (directory.path / LEDGER).exists():
+        path = directory.path / LEDGER
+        if not path.exists():
             raise
-        raise RunInterrupted(directory.path, note=replays(directory.path)) from None
+        raise RunInterrupted(directory.path, note=replays(LedgerRecord(path))) from None
     finally:
         directory.close()
 
@@ -308,32 +300,7 @@ def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
     return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
 
 
-def _directory(config: Config, place: RunPlace) -> RunDirectory:
-    if place.directory is None:
-        return RunDirectory.create(Path(config.run.out))
-    if place.goes_on:
-        return RunDirectory.reopen(place.directory)
-    return RunDirectory.claim(place.directory)
-
-
-def _write_down(
-    ledger: Ledger, directory: RunDirectory, config: Config, changes: Sequence[str]
-) -> None:
-    """What changes when a run goes on: in its ledger, and in config.json, which may be lost."""
-    for change in changes:
-        ledger.note(0, "changed", change)
-    if changes:
-        ledger.set_meta("config", config.to_dict())
-    ledger.flush()
-    directory.write(CONFIG, _config_text(config))
-
-
-def _config_text(config: Config) -> str:
-    return json.dumps(config.to_dict(), indent=2) + "\n"
-
-
 def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
-    directory.write(CONFIG, _config_text(config))
     meta = ledger_meta(config, facts)
     # Before the ledger: a run that has begun can always be compared.
     if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):

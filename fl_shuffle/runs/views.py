@@ -5,23 +5,61 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.guarantee import proof_over_attack
-from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import EPSILONS, LedgerView
+from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.ledger.reader import LedgerView
 from fl_shuffle.ledger.store import SCHEMA_VERSION
+from fl_shuffle.ledger.tables import EPSILONS, ROUNDS
 from fl_shuffle.run_words import plain_words
 from fl_shuffle.runs.directory import LEDGER, METRICS
-from fl_shuffle.runs.metrics import ALWAYS, COLUMNS, line_of
 
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.columns import ClientTotals
+
+ALWAYS = ("accuracy", "loss")
+"""Metrics that have their columns whatever is measured; others come behind `seconds`."""
+COLUMNS = (*list(ROUNDS)[:2], *ALWAYS, *list(ROUNDS)[2:])
+"""Of metrics.csv."""
+MOST_METRICS = 64
+"""Of a user's own: a line stays a line."""
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+
+
+def columns_with(metrics: Iterable[str]) -> tuple[str, ...]:
+    """The columns of metrics.csv where these are measured.
+
+    Raises `ConfigError` for names that are no column's, or another one's already.
+    """
+    own = tuple(name for name in dict.fromkeys(metrics) if name not in ALWAYS)
+    for name in own:
+        if not name.isidentifier() or name in COLUMNS:
+            raise ConfigError(
+                f"a metric is named {name!r}: a name has letters, digits and _ only, and is none "
+                "of metrics.csv's own columns"
+            )
+    if len(own) > MOST_METRICS:
+        raise ConfigError(f"{len(own)} metrics are measured; at most {MOST_METRICS} are kept")
+    return (*COLUMNS, *own)
+
+
+def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Lines of metrics.csv: what each row has under these columns."""
+    file = io.StringIO()
+    lines = ([_cell(name, row.get(name)) for name in columns] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows(lines)
+    return file.getvalue()
+
+
+def _cell(name: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}" if name == "seconds" else f"{value:.10g}"
 
 
 class RunView(LedgerView):
@@ -82,36 +120,28 @@ class RunView(LedgerView):
         """A metric of the last recorded round; None if it was not measured then."""
         return self.metrics.get(self.last_round, {}).get(name)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of metrics.csv."""
+        found = [name for each in self.metrics.values() for name in each]
+        return columns_with([*self.meta.get("metrics", ()), *found])
+
     def metrics_text(self, before: float = math.inf) -> str:
         """metrics.csv: a line for each round, those from `before` on left out."""
-        columns, file = (*COLUMNS, *self.own_metrics), io.StringIO()
-        rows = csv.writer(file, lineterminator="\n")
-        kept = [row for row in self.rows if row["round"] < before]
-        if kept:
-            rows.writerow(columns)
-        for row in kept:
-            rows.writerow(line_of(columns, row, self.metrics.get(row["round"], {})))
-        return file.getvalue()
-
-    @property
-    def own_metrics(self) -> list[str]:
-        """Names of what is measured beside accuracy and loss."""
-        declared: list[str] = list(self.meta.get("metrics", ()))
-        found = dict.fromkeys([*declared, *(n for each in self.metrics.values() for n in each)])
-        return [name for name in found if name not in ALWAYS]
+        rows = [row for row in self._lines if row["round"] < before]
+        return ",".join(self.columns) + "\n" + as_csv(self.columns, rows)
 
     def table(self) -> dict[str, NDArray[Any]]:
         """The same as metrics.csv: columns by name, one row a round; NaN where there is nothing."""
-        rows = [{**self.metrics.get(row["round"], {}), **row} for row in self.rows]
-        table: dict[str, NDArray[Any]] = {}
-        for name in (*COLUMNS, *self.own_metrics):
-            values = [row.get(name) for row in rows]
-            if name in ("round", "n_reports"):
-                table[name] = np.array(values, dtype=np.int64)
-            else:
-                found = [np.nan if value is None else value for value in values]
-                table[name] = np.array(found, dtype=np.float64)
-        return table
+        lines, whole = self._lines, ("round", "n_reports")
+        return {
+            name: np.array([row.get(name) for row in lines], np.int64 if name in whole else float)
+            for name in self.columns
+        }
+
+    @property
+    def _lines(self) -> list[dict[str, Any]]:
+        return [{**self.metrics.get(row["round"], {}), **row} for row in self.rows]
 
     def summary(self) -> dict[str, Any]:
         """summary.json: the final numbers, each with its standing, JSON-ready.
@@ -123,7 +153,7 @@ class RunView(LedgerView):
         try:
             if "outcome" not in self.meta:  # of version 0.1
                 return dict(self.meta["summary"])
-            return self._final(self.meta["outcome"])
+            return dict(json_ready(self._final(self.meta["outcome"])))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{self.path} is damaged: its outcome: {type(error).__name__} {error}"
@@ -135,7 +165,9 @@ class RunView(LedgerView):
         measured = self.metrics.get(self.last_round, {})
         epsilons = {name: self.spent(name) for name in EPSILONS}
         headline = self.headline
-        fewest = min((row["n_reports"] for row in self.rows), default=None)
+        fewest = min((row["n_reports"] for row in self.rows), default=0)
+        public = self.meta["test_data"] == "public"
+        words = plain_words(epsilons, headline=headline, reports=fewest, rounds=self.last_round)
         return {
             "run_directory": str(self.directory),
             "rounds": self.last_round,
@@ -143,14 +175,10 @@ class RunView(LedgerView):
             "failed": outcome["failed"],
             "accuracy": measured.get("accuracy"),
             "loss": measured.get("loss"),
-            "metrics": {
-                name: _json(measured[name]) for name in self.own_metrics if name in measured
-            },
+            "metrics": {name: value for name, value in measured.items() if name not in ALWAYS},
             "test_data": self.meta["test_data"],
             # How many private records there are is private, too.
-            "test_records": self.meta["data"]["test_records"]
-            if self.meta["test_data"] == "public"
-            else None,
+            "test_records": self.meta["data"]["test_records"] if public else None,
             "clients": self.config["data"]["clients"],
             "seeded": self.config["run"]["entropy"] == "seeded",
             "delta": self.delta,
@@ -159,24 +187,18 @@ class RunView(LedgerView):
             "release": privacy["release"],
             "shuffler": privacy["shuffler"],
             "headline": headline if last else None,
-            "epsilon": _json(epsilons[headline]),
-            "proven_epsilon": _json(epsilons["proven"]),
-            "sum_epsilon": _json(epsilons["sum"]),
-            "sum_epsilon_add_remove": _json(self.sum_add_remove),
+            "epsilon": epsilons[headline],
+            "proven_epsilon": epsilons["proven"],
+            "sum_epsilon": epsilons["sum"],
+            "sum_epsilon_add_remove": self.sum_add_remove,
             "epsilon_quantiles": outcome["epsilon_quantiles"],
             "columns": {
-                name: {"epsilon": _json(epsilons[name]), **standing}
+                name: {"epsilon": epsilons[name], **standing}
                 for name, standing in outcome["columns"].items()
             },
-            "fewest_reports": fewest,
-            "in_plain_words": plain_words(
-                epsilons, headline=headline, reports=fewest or 0, rounds=last["round"]
-            )
-            if last
-            else None,
-            "proven_over_lower": proof_over_attack(epsilons["proven"], epsilons["lower"])
-            if last
-            else None,
+            "fewest_reports": fewest if last else None,
+            "in_plain_words": words if last else None,
+            "proven_over_lower": proof_over_attack(epsilons["proven"], epsilons["lower"]),
             "gspa_mu": last.get("gspa_mu"),
             "records_not_covered": self.meta["records_not_covered"],
             "ledger_link": self.link,
@@ -191,38 +213,35 @@ class RunView(LedgerView):
         return list(dict.fromkeys(said for _, own, said in self.notes if own == kind))
 
 
-def quantiles_of(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
-    """Of each column of the clients' own epsilons [n]; None for one that says nothing."""
-    return {name: _quantiles(each) for name, each in columns.items()}
-
-
-def _quantiles(each: NDArray[np.float64]) -> dict[str, Any] | None:
-    if np.isnan(each).any():
-        return None
-    found = {}
-    for name, q in QUANTILES.items():
+def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
+    """Of the clients' own epsilons in each proven column; None for one that says nothing."""
+    found: dict[str, Any] = {}
+    for name in ("proven", "sum", "local"):
+        each = getattr(totals, name)
         with np.errstate(invalid="ignore"):
-            value = float(np.quantile(each, q))
+            values = np.quantile(each, list(QUANTILES.values()))
         # Between two infinities there is infinity, and NumPy's interpolation finds nothing.
-        found[name] = _json(np.inf if np.isnan(value) else value)
+        known = np.where(np.isnan(values), np.inf, values).tolist()
+        found[name] = None if np.isnan(each).any() else dict(zip(QUANTILES, known, strict=True))
     return found
 
 
 def _metrics_of(path: Path) -> dict[int, dict[str, float]]:
     """What version 0.1 has written down of each round's metrics, as far as it can be read."""
-    found: dict[int, dict[str, float]] = {}
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                names = [name for name in row if name in ALWAYS or name not in COLUMNS]
-                found[int(row["round"])] = {n: float(row[n]) for n in names if row[n]}
+            return {
+                int(row["round"]): {n: float(row[n]) for n in row if row[n] and n not in ROUNDS}
+                for row in csv.DictReader(file)
+            }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is not a run's metrics: {error}") from None
-    return found
 
 
-def _json(value: float | None) -> float | str | None:
+def json_ready(value: Any) -> Any:
     """JSON has no infinity: it is written as the text "inf"."""
-    return value if value is None or np.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: json_ready(each) for key, each in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

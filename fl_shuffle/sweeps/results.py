@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import EPSILONS
+from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report.draw import write_picture
 from fl_shuffle.report.formats import write_table, write_text
 from fl_shuffle.report.many import accuracy_against_epsilon, mean_and_spread

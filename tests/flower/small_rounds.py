@@ -14,7 +14,7 @@ from fl_shuffle.aggregation.robust import checked
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
-from fl_shuffle.runs.outcome import RoundOutcome
+from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Shuffled
 
@@ -30,7 +30,7 @@ class OpenLedger:
     def reserve(self, round_number: int, participants: np.ndarray) -> np.ndarray | None:
         return participants
 
-    def commit(self, round_number: int, present: np.ndarray, seconds: float) -> Spend | None:
+    def commit(self, round_number: int, present: np.ndarray) -> Spend | None:
         self.reports.append(int(present.sum()))
         columns = {"proven": Column("proven", Status.PROVEN, "", {0: 1.0})}
         return Spend(round_number, int(present.sum()), 1e-5, None, None, columns)

@@ -19,7 +19,7 @@ from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import Layout, TrainRequest, reply_with
-from fl_shuffle.runs.outcome import RoundOutcome
+from fl_shuffle.runs.events import RoundOutcome
 from tests.flower.small_rounds import small_strategy
 
 CLIENTS, DIMENSION = 8, 5
@@ -76,7 +76,7 @@ class Round:
         self._note("reserve")
         return participants
 
-    def commit(self, round_number: int, present: np.ndarray, seconds: float) -> Spend | None:
+    def commit(self, round_number: int, present: np.ndarray) -> Spend | None:
         self._note("commit")
         if self.refused:
             return None

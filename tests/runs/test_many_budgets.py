@@ -10,7 +10,7 @@ import numpy as np
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
@@ -26,19 +26,20 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(tmp_pa
                        1e-5 * ones, ones.astype(np.int64))  # fmt: skip
     class_of = rng.permutation(CLIENTS)
     accountant = Accountant(table, class_of, unit="client", schedule="aggregate", delta=1e-5)
+    config = parse_config({"data": {"clients": CLIENTS}})
     meta = {
-        "schema": SCHEMA_VERSION, "config": Config().to_dict(), "run": "0" * 32, "dimension": 1,
+        "schema": SCHEMA_VERSION, "config": config.to_dict(), "run": "0" * 32, "dimension": 1,
         "data": {"source": "none", "records": CLIENTS, "shape": [1], "classes": 2,
                  "test_records": 1, "held_out": 0},
         "libraries": {}, "relation": "replace-one", "test_data": "public", "code_version": "0",
         "python": "3", "records_not_covered": 0, "seed": 1, "started": "2026-01-01",
     }  # fmt: skip
     ledger = Ledger.create(tmp_path / "ledger.sqlite", meta, table, class_of)
-    writer = LedgerWriter(accountant, ledger, Config())
+    writer = LedgerWriter(accountant, ledger, config)
     presence = [rng.random(CLIENTS) < 0.6 for _ in range(3)]
     for number, present in enumerate(presence, start=1):
         assert writer.reserve(number, present) is not None
-        assert writer.commit(number, present, 0.0) is not None
+        assert writer.commit(number, present) is not None
     writer.close_books(3)
     ledger.close()
 

@@ -22,7 +22,7 @@ from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs.events import RoundFinished
 from fl_shuffle.runs.run import Run
-from tests.crashes import Crash, Crashing, Refused, dying_after, resume
+from tests.crashes import Crash, Crashing, Refused, dying_after, released, resume
 from tests.runs.test_runs import CLASS
 from tests.small_federation import Launch, model_bytes, summary
 
@@ -44,23 +44,24 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     class_of = np.zeros(4, dtype=np.int64)
     everybody = np.ones(4, dtype=bool)
     first = Ledger.create(tmp_path / "l.sqlite", {"schema": SCHEMA_VERSION}, [CLASS], class_of)
-    attempt = first.reserve(1, 4, 1.0)
-    second = Ledger.open(tmp_path / "l.sqlite")
-    assert second.reserve(1, 4, 1.0) == attempt + 1
+    path = tmp_path / "l.sqlite"
+    first.reserve(1, 4, 1.0)
+    second = Ledger.open(path)
+    second.reserve(1, 4, 1.0)
     from fl_shuffle.accounting.accountant import Accountant
 
     accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5)
     spend = accountant.preview(1, everybody)
-    first.record(attempt, spend, {0: 4}, 4, everybody, None)
+    first.record(spend, {0: 4}, everybody)
     first.flush()
-    assert len(second.presence(4)) == 1
-    second.record(attempt + 1, spend, {0: 4}, 4, everybody, None)
-    assert len(second.presence(4)) == 2
+    assert released(path) == [(1, 1, 4)]
+    second.record(spend, {0: 4}, everybody)
     second.flush()
+    assert released(path) == [(1, 1, 4), (1, 2, 4)]
     with pytest.raises(RunError, match="another process"):
         first.reserve(2, 4, 1.0)
     with pytest.raises(RunError, match="not the one under way"):
-        first.record(99, spend, {0: 4}, 4, everybody, None)
+        first.record(accountant.preview(2, everybody), {0: 4}, everybody)
     first.close(), second.close()
 
 

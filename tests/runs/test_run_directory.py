@@ -17,7 +17,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.runs import directory
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
-from fl_shuffle.runs.directory import RunDirectory, new_directory
+from fl_shuffle.runs.directory import RunDirectory
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import unfinished_config
 from tests.crashes import Crashing
@@ -34,7 +34,7 @@ def test_runs_started_in_the_same_second(
     """Four processes at once, begun where everything is loaded."""
     assert launch("before") == 0
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(directory, "_stamp", lambda: "now")
+    monkeypatch.setattr(directory, "stamp", lambda: "now")
     command = ["simulate", str(small), "--quiet", "--rounds", "1", "--jobs", "1", "--seed"]
     processes = [
         (begin(partial(main, [*command, str(seed)]), tmp_path / f"said-{seed}"), seed)
@@ -111,7 +111,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=words):
             RunDirectory.claim(tmp_path / name)
     with pytest.raises(RunError, match="cannot be used"):
-        new_directory(tmp_path / "file")
+        RunDirectory.create(tmp_path / "file")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
     (tmp_path / "broken" / "ledger.sqlite").write_text("")

@@ -15,9 +15,10 @@ from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.data import Records
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
-from tests.crashes import Crash, Crashing, Refused, resume
+from tests.crashes import Crash, Crashing, Refused, released, resume
 from tests.small_federation import Launch, model_bytes, summary
 
 CLASS = ClientClass("gaussian", 1.0, 1.0, 2.0, 1.0, 1e-5, 1)
@@ -190,26 +191,27 @@ def test_a_crashed_run_resumes_and_keeps_its_budget(
 
 
 def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_path: Path) -> None:
-    assert launch("run", "run.rounds=2") == 0
-    ledger = Ledger.open(tmp_path / "run" / "ledger.sqlite")
+    assert launch("run", "run.rounds=2", "run.entropy=system") == 0
+    path = tmp_path / "run" / "ledger.sqlite"
+    ledger = Ledger.open(path)
     # An attempt that ended before its reports left the shuffler.
     ledger.reserve(3, 12, 99.0)
-    assert [number for number, _ in ledger.presence(12)] == [1, 2]
+    assert released(path) == [(1, 1, 12), (2, 2, 12)]
     # A second attempt, released without client 0; then a third, after a crash, with everybody.
     present = ~np.eye(12, dtype=bool)[0]
     accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
                             schedule="aggregate", delta=1e-5)  # fmt: skip
     for mask in (present, np.ones(12, dtype=bool)):
-        attempt = ledger.reserve(3, 12, 99.0)
-        spend = accountant.preview(3, mask)
-        ledger.record(attempt, spend, {0: int(mask.sum())}, 12, mask, 0.1)
+        ledger.reserve(3, 12, 99.0)
+        ledger.record(accountant.preview(3, mask), {0: int(mask.sum())}, mask)
     # Sequential reports are used as they come: reserved is released.
     ledger.reserve(4, 11, 99.0, present)
-    attempts = ledger.presence(12)
+    ledger.close()
+    assert released(path)[2:] == [(3, 4, 11), (3, 5, 12), (4, 6, 11)]
+    attempts = LedgerRecord(path).attempts
     assert [number for number, _ in attempts] == [1, 2, 3, 3, 4]
     assert (attempts[2][1] == present).all() and attempts[3][1].all()
     assert (attempts[4][1] == present).all()
-    ledger.close()
 
 
 def test_the_file_knows_of_a_release_before_it_happens(
@@ -218,8 +220,8 @@ def test_the_file_knows_of_a_release_before_it_happens(
     """System entropy: whoever dies between commit and release has the round on the bill."""
     commit = LedgerWriter.commit
 
-    def dying(self: LedgerWriter, number: int, present: np.ndarray, seconds: float) -> Spend | None:
-        spend = commit(self, number, present, seconds)
+    def dying(self: LedgerWriter, number: int, present: np.ndarray) -> Spend | None:
+        spend = commit(self, number, present)
         if number == 2:
             raise Crash
         return spend
@@ -230,9 +232,7 @@ def test_the_file_knows_of_a_release_before_it_happens(
         patch.setattr(Ledger, "close", lambda self: self._db.rollback())
         with pytest.raises(Crash):
             launch("crashed", "run.entropy=system")
-    ledger = Ledger.open(tmp_path / "crashed" / "ledger.sqlite")
-    assert [number for number, _ in ledger.presence(12)] == [1, 2]
-    ledger.close()
+    assert released(tmp_path / "crashed" / "ledger.sqlite") == [(1, 1, 12), (2, 2, 12)]
     assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
     with sqlite3.connect(tmp_path / "crashed" / "ledger.sqlite") as db:
         (most,) = db.execute("SELECT max(rounds) FROM client_spend").fetchone()
@@ -268,9 +268,9 @@ def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Pat
     writer = LedgerWriter(accountant, ledger, parse_config({"run": {"entropy": "system"}}), limits)
     allowed = writer.reserve(1, everybody)
     assert allowed is not None and allowed.all()
-    assert writer.commit(1, few, 0.1) is None
-    assert not ledger.presence(3000)
-    assert writer.commit(1, everybody, 0.1) is not None
+    assert writer.commit(1, few) is None
+    assert not released(tmp_path / "l.sqlite")
+    assert writer.commit(1, everybody) is not None
     ledger.close()
 
 

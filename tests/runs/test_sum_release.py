@@ -23,7 +23,7 @@ from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
-from tests.crashes import Crashing, resume
+from tests.crashes import Crashing, released, resume
 from tests.small_federation import Launch, model_bytes, summary
 
 SUM = "privacy.release=sum"
@@ -157,9 +157,9 @@ def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None
     ledger = Ledger.create(tmp_path / "l.sqlite", {}, [OWN], class_of)
     writer = LedgerWriter(accountant, ledger, parse_config({"run": {"entropy": "system"}}))
     assert writer.reserve(1, everybody) is not None
-    assert writer.commit(1, np.arange(10) < 8, 0.1) is not None
+    assert writer.commit(1, np.arange(10) < 8) is not None
     writer.reserve(2, everybody)
     with pytest.raises(PrivacyBudgetError, match="below privacy.assumed_honest = 8"):
-        writer.commit(2, np.arange(10) < 7, 0.1)
-    assert [number for number, _ in ledger.presence(10)] == [1]
+        writer.commit(2, np.arange(10) < 7)
+    assert released(tmp_path / "l.sqlite") == [(1, 1, 8)]
     ledger.close()

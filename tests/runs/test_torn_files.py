@@ -129,14 +129,14 @@ def test_an_interrupted_record_is_none(tmp_path: Path) -> None:
     accountant = Accountant([CLASS], np.zeros(4, dtype=np.int64), unit="client",
                             schedule="aggregate", delta=1e-5)  # fmt: skip
     everybody = np.ones(4, dtype=bool)
-    attempt = ledger.reserve(1, 4, 1.0)
+    ledger.reserve(1, 4, 1.0)
 
     class Interrupting(dict[int, int]):
         def items(self) -> Any:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ledger.record(attempt, accountant.preview(1, everybody), Interrupting(), 4, everybody, None)
+        ledger.record(accountant.preview(1, everybody), Interrupting(), everybody)
     ledger.close()
     with sqlite3.connect(tmp_path / "l.sqlite") as db:
         assert db.execute("SELECT count(*) FROM rounds").fetchone() == (0,)
