@@ -47,22 +47,19 @@ class Budgets:
         for name, values in (("epsilon", self.epsilon), ("delta", self.delta)):
             if values.ndim != 1 or values.shape != self.epsilon.shape or values.size == 0:
                 raise ConfigError(f"budgets: {name} must hold one number per client")
-            if not np.isfinite(values).all():
-                client = int(np.flatnonzero(~np.isfinite(values))[0])
-                raise _bad(name, client, values[client], "must be a finite number")
-        if (self.epsilon <= 0).any():
-            client = int(np.flatnonzero(self.epsilon <= 0)[0])
-            raise _bad("epsilon", client, self.epsilon[client], "must be > 0")
-        if ((self.delta < 0) | (self.delta >= 1)).any():
-            client = int(np.flatnonzero((self.delta < 0) | (self.delta >= 1))[0])
-            raise _bad("delta", client, self.delta[client], "must be in [0, 1)")
+        checks = (
+            ("epsilon", np.isfinite(self.epsilon), "must be a finite number"),
+            ("delta", np.isfinite(self.delta), "must be a finite number"),
+            ("epsilon", self.epsilon > 0, "must be > 0"),
+            ("delta", (self.delta >= 0) & (self.delta < 1), "must be in [0, 1)"),
+        )
+        for name, good, allowed in checks:
+            for client in np.flatnonzero(~good)[:1]:
+                wrong = float(getattr(self, name)[client])
+                raise InvalidValueError(f"budget {name} of client {client}", wrong, allowed)
 
     def __len__(self) -> int:
         return int(self.epsilon.size)
-
-
-def _bad(name: str, client: int, value: float, allowed: str) -> InvalidValueError:
-    return InvalidValueError(f"budget {name} of client {client}", float(value), allowed)
 
 
 def require_file(section: BudgetsSection) -> None:

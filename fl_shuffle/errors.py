@@ -93,17 +93,15 @@ def require_real(
     left = "(" if exclusive_minimum or minimum == -math.inf else "["
     right = ")" if exclusive_maximum or maximum == math.inf else "]"
     allowed = f"must be a finite number in {left}{low}, {high}{right}"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidValueError(field, value, allowed)
     try:
-        number = float(value)
+        number = (
+            math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        )
     except OverflowError:
-        raise InvalidValueError(field, value, allowed) from None
-    if not math.isfinite(number):
-        raise InvalidValueError(field, value, allowed)
+        number = math.inf
     too_low = number < minimum or (exclusive_minimum and number == minimum)
     too_high = number > maximum or (exclusive_maximum and number == maximum)
-    if too_low or too_high:
+    if too_low or too_high or not math.isfinite(number):
         raise InvalidValueError(field, value, allowed)
     return number
 
@@ -127,14 +125,10 @@ def require_integer(field: str, value: object, *, minimum: int, maximum: int | N
     """Return `value` as an int (integral floats are refused, they hide mistakes), or raise."""
     if type(value) is int and minimum <= value and (maximum is None or value <= maximum):
         return value
-    allowed = f"must be a whole number >= {minimum}"
-    if maximum is not None:
-        allowed = f"must be a whole number in [{minimum}, {maximum}]"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidValueError(field, value, allowed)
-    number = int(value)
-    if number < minimum or (maximum is not None and number > maximum):
-        raise InvalidValueError(field, value, allowed)
+    limits = f">= {minimum}" if maximum is None else f"in [{minimum}, {maximum}]"
+    number = None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    if number is None or number < minimum or (maximum is not None and number > maximum):
+        raise InvalidValueError(field, value, f"must be a whole number {limits}")
     return number
 
 

@@ -38,6 +38,10 @@ FloatArray = NDArray[np.float64]
 
 MAX_CATEGORIES = 2**31
 """A table of more frequencies does not fit the memory."""
+BOUNDED = ("laplace", "duchi")
+ESTIMATORS = ("unbiased", "published", "inverse-variance")
+ALWAYS = "always"
+IF_INDEPENDENT = "only if budgets are independent of the data"
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,10 @@ class KaryRandomizedResponse:
         """(p, q): the chance to report the true value, and any other value."""
         scaled = np.exp(-epsilon0)
         total = 1.0 + (self.categories - 1) * scaled
-        return np.asarray(1.0 / total), np.asarray(scaled / total)
+        return 1.0 / total, scaled / total
 
     def randomize(
-        self,
-        values: NDArray[np.integer],
-        epsilon0: float | FloatArray,
-        generator: np.random.Generator,
+        self, values: NDArray[Any], epsilon0: float | FloatArray, generator: np.random.Generator
     ) -> NDArray[np.int64]:
         """Reports [n] of users with `values` [n] and budgets `epsilon0` [n] or one number. Users
         stay in order; the shuffler permutes. Raises `InvalidValueError`."""
@@ -69,40 +70,6 @@ class KaryRandomizedResponse:
         shift = generator.integers(1, self.categories, size=truth.size)
         shift[generator.random(truth.size) < p] = 0
         return np.asarray((truth.astype(np.int64) + shift) % self.categories)
-
-
-def require_budgets(epsilon0: float | FloatArray, count: int) -> FloatArray:
-    """`epsilon0` as float64 [count]; raises `InvalidValueError` unless finite, > 0, and fitting."""
-    given = np.asarray(epsilon0)
-    if given.dtype.kind not in "iuf" or given.shape not in ((), (count,)):
-        raise InvalidValueError(
-            "epsilon0", f"{given.dtype} {list(given.shape)}", f"must be one number or {count}"
-        )
-    budgets = given.astype(np.float64)
-    bad = ~np.isfinite(budgets) | (budgets <= 0)
-    if bool(bad.any()):
-        wrong = float(budgets.reshape(-1)[bad.reshape(-1)][0])
-        raise InvalidValueError("epsilon0", wrong, "must be a finite number > 0")
-    return np.broadcast_to(budgets, (count,))
-
-
-def _require_values(values: NDArray[Any], kinds: str, low: float, high: float) -> NDArray[Any]:
-    """A vector of whole numbers ("iu") or numbers in [low, high]; raises `InvalidValueError`."""
-    given = np.asarray(values)
-    if given.ndim != 1 or given.size == 0 or given.dtype.kind not in kinds:
-        what = "whole numbers" if kinds == "iu" else "numbers"
-        found = f"{given.dtype} {list(given.shape)}"
-        raise InvalidValueError("values", found, f"must be {what}, a vector")
-    outside = ~((given >= low) & (given <= high))
-    if bool(outside.any()):
-        raise InvalidValueError(
-            "value", given[outside][0].item(), f"must be in [{low:g}, {high:.12g}]",
-            "clip the data to a range chosen without looking at it",
-        )  # fmt: skip
-    return given
-
-
-BOUNDED = ("laplace", "duchi")
 
 
 @dataclass(frozen=True)
@@ -130,25 +97,22 @@ class BoundedRandomizer:
 
     def scales(self, epsilon0: FloatArray) -> FloatArray:
         """Per user: the Laplace b, or duchi's half distance."""
-        if self.name == "laplace":
-            return np.asarray(2.0 * self.half / epsilon0)
-        return np.asarray(self.half / np.tanh(epsilon0 / 2.0))
+        laplace = self.name == "laplace"
+        return 2.0 * self.half / epsilon0 if laplace else self.half / np.tanh(epsilon0 / 2.0)
 
     def randomize(
-        self, values: NDArray[np.floating], epsilon0: FloatArray, generator: np.random.Generator
+        self, values: NDArray[Any], epsilon0: float | FloatArray, generator: np.random.Generator
     ) -> FloatArray:
         """Reports float64 [n] of users with `values` [n] and budgets `epsilon0` [n] or one number.
 
         Raises `InvalidValueError` for a value outside [low, high] or not finite.
         """
         truth = _require_values(values, "iuf", self.low, self.high)
-        budgets = require_budgets(epsilon0, truth.size)
-        scales = self.scales(budgets)
+        scales = self.scales(require_budgets(epsilon0, truth.size))
         if self.name == "laplace":
             return np.asarray(truth + scales * generator.laplace(size=truth.size))
         chance = 0.5 + 0.5 * (truth - self.middle) / scales
-        sign = np.where(generator.random(truth.size) < chance, 1.0, -1.0)
-        return np.asarray(self.middle + scales * sign)
+        return self.middle + np.where(generator.random(truth.size) < chance, scales, -scales)
 
     def variances(self, scales: FloatArray, mean: float | None = None) -> FloatArray:
         """Variance [n] of each report given its user's value, from `scales(epsilon0)`.
@@ -158,18 +122,33 @@ class BoundedRandomizer:
         average over users cannot exceed.
         """
         if self.name == "laplace":
-            return np.asarray(2.0 * scales**2)
-        if mean is None:
-            return np.asarray(scales**2)
-        offset = min(abs(mean - self.middle), self.half)
-        return np.asarray(scales**2 - offset**2)
+            return 2.0 * scales**2
+        offset = 0.0 if mean is None else min(abs(mean - self.middle), self.half)
+        return scales**2 - offset**2
 
 
-UNBIASED, PUBLISHED, INVERSE_VARIANCE = "unbiased", "published", "inverse-variance"
-ESTIMATORS = (UNBIASED, PUBLISHED, INVERSE_VARIANCE)
+def require_budgets(epsilon0: float | FloatArray, count: int) -> FloatArray:
+    """`epsilon0` as float64 [count]; raises `InvalidValueError` unless finite, > 0, and fitting."""
+    given = np.asarray(epsilon0)
+    if given.dtype.kind not in "iuf" or given.shape not in ((), (count,)):
+        found = f"{given.dtype} {list(given.shape)}"
+        raise InvalidValueError("epsilon0", found, f"must be one number or {count}")
+    for wrong in given[~(np.isfinite(given) & (given > 0))][:1]:
+        raise InvalidValueError("epsilon0", float(wrong), "must be a finite number > 0")
+    return np.broadcast_to(given.astype(np.float64), (count,))
 
-ALWAYS = "always"
-IF_INDEPENDENT = "only if budgets are independent of the data"
+
+def _require_values(values: NDArray[Any], kinds: str, low: float, high: float) -> NDArray[Any]:
+    """A vector of whole numbers ("iu") or numbers in [low, high]; raises `InvalidValueError`."""
+    given = np.asarray(values)
+    if given.ndim != 1 or given.size == 0 or given.dtype.kind not in kinds:
+        what = "whole numbers" if kinds == "iu" else "numbers"
+        found = f"{given.dtype} {list(given.shape)}"
+        raise InvalidValueError("values", found, f"must be {what}, a vector")
+    for wrong in given[~((given >= low) & (given <= high))][:1]:
+        remedy = "clip the data to a range chosen without looking at it"
+        raise InvalidValueError("value", wrong.item(), f"must be in [{low:g}, {high:.12g}]", remedy)
+    return given
 
 
 @dataclass(frozen=True)
@@ -192,42 +171,36 @@ class Estimate:
     unbiased: str
 
 
-def normalised_weights(
-    estimator: str, signal: FloatArray, variance: FloatArray
-) -> tuple[FloatArray, str]:
-    """Weights [n] that add up to one for unbiased single-report estimates, and when they are right.
+def _weights(estimator: str, signal: FloatArray, variance: FloatArray) -> FloatArray:
+    """Weights [n] that add up to one for unbiased single-report estimates.
 
     `variance` is the variance of each single-report estimate; `signal` is p - q of Chen, Cao, Ge
     2024, Algorithm 2, whose (A - B)/(n - 2B) weighs reports by it.
     """
     require_choice("estimator", estimator, ESTIMATORS)
-    if estimator == UNBIASED:
-        return np.full(variance.size, 1.0 / variance.size), ALWAYS
-    raw = signal if estimator == PUBLISHED else variance.min() / variance
-    equal = bool(raw.min() == raw.max())
-    return np.asarray(raw / raw.sum()), ALWAYS if equal else IF_INDEPENDENT
+    raw = np.ones_like(variance)
+    if estimator != "unbiased":
+        raw = signal if estimator == "published" else variance.min() / variance
+    return np.asarray(raw / raw.sum())
 
 
-def assignment_variance(weights: FloatArray, spread: FloatArray) -> FloatArray:
-    """Variance that unequal weights add when budgets are dealt to users at random.
+def _estimate(
+    value: FloatArray, noise: FloatArray, spread: FloatArray, weights: FloatArray, *,
+    estimator: str, confidence: float,
+) -> Estimate:  # fmt: skip
+    """With a normal interval (the reports are many and independent; no claim for a handful).
 
-    The weighted mean of x under a random permutation of the weights varies by
+    To the variance of the noise comes what unequal weights add when budgets are dealt to users at
+    random: the weighted mean of x under a random permutation of the weights varies by
     S^2 (sum w^2 - 1/n), S^2 = n/(n-1) * `spread`, where `spread` bounds the mean squared deviation
     of x among the users.
     """
-    count = weights.size
+    level, count = require_open_unit("confidence", confidence), weights.size
     excess = max(0.0, float(np.square(weights).sum()) - 1.0 / count)
-    return np.asarray(spread * excess * count / max(1, count - 1), dtype=np.float64)
-
-
-def with_interval(
-    value: FloatArray, variance: FloatArray, *, confidence: float, estimator: str, unbiased: str
-) -> Estimate:
-    """A normal interval (the reports are many and independent; no claim for a handful of users)."""
-    require_open_unit("confidence", confidence)
-    error = np.sqrt(variance)
-    reach = -float(ndtri(0.5 * (1.0 - confidence))) * error
-    return Estimate(value, error, value - reach, value + reach, confidence, estimator, unbiased)
+    error = np.sqrt(noise + spread * excess * count / max(1, count - 1))
+    reach = -float(ndtri(0.5 * (1.0 - level))) * error
+    unbiased = ALWAYS if weights.min() == weights.max() else IF_INDEPENDENT
+    return Estimate(value, error, value - reach, value + reach, level, estimator, unbiased)
 
 
 def estimate_frequency(
@@ -235,7 +208,7 @@ def estimate_frequency(
     epsilon0: float | FloatArray,
     randomizer: KaryRandomizedResponse,
     *,
-    estimator: str = UNBIASED,
+    estimator: str = "unbiased",
     confidence: float = 0.95,
 ) -> Estimate:
     """Each category's share [k] of the users from `reports` made with budgets `epsilon0`.
@@ -263,26 +236,22 @@ def estimate_frequency(
         # Budgets so small that e^epsilon0 rounds to 1 carry no information at all.
         wrong = float(budgets[~(signal > 0)][0])
         raise InvalidValueError("epsilon0", wrong, "is too small to estimate anything")
-    weights, unbiased = normalised_weights(estimator, signal, q * (1 - q) / signal**2)
+    weights = _weights(estimator, signal, q * (1 - q) / signal**2)
     factor = weights / signal
     # Variance of a report's bit is q(1-q), plus `gain` if the category is the user's own.
     squared = factor**2
     base, gain = q * (1 - q), p * (1 - p) - q * (1 - q)
     rows = np.stack([factor, squared * gain / signal])
     support = [np.bincount(reports, row, minlength=randomizer.categories) for row in rows]
-    value = support[0] - float(factor @ q)
-    own = support[1] - float(rows[1] @ q)
-    floor = float(squared @ base)
-    most = float(squared @ gain)
-    noise = floor + np.clip(own, min(0.0, most), max(0.0, most))
-    share = np.clip(value, 0.0, 1.0)
-    return with_interval(
-        np.asarray(value, dtype=np.float64),
-        noise + assignment_variance(weights, share * (1.0 - share)),
-        confidence=confidence,
-        estimator=estimator,
-        unbiased=unbiased,
+    value, own = (
+        np.asarray(each - float(row @ q), np.float64)
+        for each, row in zip(support, rows, strict=True)
     )
+    most = float(squared @ gain)
+    noise = float(squared @ base) + np.clip(own, min(0.0, most), max(0.0, most))
+    share = np.clip(value, 0.0, 1.0)
+    spread = share * (1.0 - share)
+    return _estimate(value, noise, spread, weights, estimator=estimator, confidence=confidence)
 
 
 def estimate_mean(
@@ -290,7 +259,7 @@ def estimate_mean(
     epsilon0: float | FloatArray,
     randomizer: BoundedRandomizer,
     *,
-    estimator: str = UNBIASED,
+    estimator: str = "unbiased",
     confidence: float = 0.95,
 ) -> Estimate:
     """The users' mean from `reports` [n] that `randomizer` made with budgets `epsilon0`.
@@ -308,20 +277,13 @@ def estimate_mean(
     if values.ndim != 1 or values.size == 0 or not bool(np.isfinite(values).all()):
         raise InvalidValueError("reports", list(values.shape), "must be finite numbers, a vector")
     scales = randomizer.scales(require_budgets(epsilon0, values.size))
-    weights, unbiased = normalised_weights(
-        # Algorithm 1 is the plain average.
-        UNBIASED if estimator == PUBLISHED else estimator,
-        np.ones_like(values),
-        randomizer.variances(scales),
-    )
+    # Algorithm 1 is the plain average.
+    weights = _weights(estimator, np.ones_like(values), randomizer.variances(scales))
     value = float(weights @ values)
     inside = min(max(value, randomizer.low), randomizer.high)
-    noise = float(np.square(weights) @ randomizer.variances(scales, mean=inside))
-    spread = np.array([(randomizer.high - inside) * (inside - randomizer.low)])
-    return with_interval(
-        np.array([value]),
-        noise + assignment_variance(weights, spread),
-        confidence=confidence,
-        estimator=estimator,
-        unbiased=unbiased,
-    )
+    noise = np.square(weights) @ randomizer.variances(scales, mean=inside)
+    spread = (randomizer.high - inside) * (inside - randomizer.low)
+    return _estimate(
+        np.array([value]), np.array([noise]), np.array([spread]), weights,
+        estimator=estimator, confidence=confidence,
+    )  # fmt: skip

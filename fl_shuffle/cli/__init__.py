@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from fl_shuffle.cli.renamed import renamed
-from fl_shuffle.errors import FlShuffleError, suggestion
+from fl_shuffle.errors import ConfigError, FlShuffleError, suggestion
 from fl_shuffle.interrupts import INTERRUPTED
 from fl_shuffle.interrupts.callbacks import interrupts_kept
 from fl_shuffle.run_words import say
@@ -102,7 +102,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--verbose", action="store_true", help="show where an error comes from, and its causes"
     )
-    parser.set_defaults(run=module.run, command=command)
+    parser.set_defaults(run=module.run)
     return parser
 
 
@@ -123,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code: 0 done, 1 a run that failed, 2 bad input, 130 interrupted. Whatever a
     user, a file or the machine can do wrong is one line.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
     log = logging.getLogger(CLIENT_LOG)
     level = log.level
     if "numpy" not in sys.modules:
@@ -130,43 +131,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with interrupts_kept():
-            try:
-                words, note = renamed(sys.argv[1:] if arguments is None else arguments)
-            except FlShuffleError as error:
-                return _said(str(error), error.exit_code)
-            if note:
-                say(note, out=sys.stderr)
-            command = words[0] if words else "--help"
-            if command in ("-h", "--help", "--version"):
-                say(*([f"fl-shuffle {__version__}"] if command == "--version" else _first_screen()))
-                return 0
-            if command not in SUBCOMMANDS:
-                hint = suggestion(command, SUBCOMMANDS) or f"there are {', '.join(SUBCOMMANDS)}"
-                what = f"no command {command!r}; {hint}"
-                if command.startswith("-"):
-                    what = f"no option {command!r} without a command"
-                return _said(f"{what}; see fl-shuffle --help", 2)
-            return _answered(parser_of(command).parse_args(words[1:]))
+            return _answered(words)
     except BrokenPipeError:
         # The reader of our output went away (for example `| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as interrupt:
         return _said(str(interrupt) or "interrupted", INTERRUPTED)
+    except Exception as error:
+        line = _line(error, " ".join(words[:1]))
+        if not line:
+            raise
+        if log.level == logging.DEBUG:
+            traceback.print_exc()
+        return _said(line, getattr(error, "exit_code", 2))
     finally:
         log.setLevel(level)
 
 
-def _answered(parsed: argparse.Namespace) -> int:
+def _answered(words: Sequence[str]) -> int:
+    """What a command does, or which there are."""
+    (command, *rest), note = renamed(words or ["--help"])
+    if note:
+        say(note, out=sys.stderr)
+    if command in ("-h", "--help", "--version"):
+        say(*([f"fl-shuffle {__version__}"] if command == "--version" else _first_screen()))
+        return 0
+    if command not in SUBCOMMANDS:
+        hint = suggestion(command, SUBCOMMANDS) or f"there are {', '.join(SUBCOMMANDS)}"
+        option = command.startswith("-")
+        what = f"option {command!r} without a command" if option else f"command {command!r}; {hint}"
+        raise ConfigError(f"no {what}; see fl-shuffle --help")
+    parsed = parser_of(command).parse_args(rest)
     if parsed.verbose:
         logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
-    try:
-        code: int = parsed.run(parsed)
-    except Exception as error:
-        line = _line(error, parsed.command)
-        if not line:
-            raise
-        return _said(line, getattr(error, "exit_code", 2), verbose=parsed.verbose)
+    code: int = parsed.run(parsed)
     return code
 
 
@@ -188,10 +187,7 @@ def _line(error: Exception, command: str) -> str:
     return next((line for text, line in MACHINE.items() if own and text in str(error)), "")
 
 
-def _said(text: str, code: int, *, verbose: bool = False) -> int:
-    """Print the line; if `verbose`, after the exception that is being handled, with its causes."""
+def _said(text: str, code: int) -> int:
     with suppress(OSError):
-        if verbose:
-            traceback.print_exc()
         say(f"fl-shuffle: error: {' '.join(text.split())}", out=sys.stderr)
     return code

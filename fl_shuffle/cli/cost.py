@@ -59,22 +59,17 @@ def said_of_grid(config: Config, grid: Sequence[str]) -> Said:
 
 
 def said_of_time(config: Config) -> Said:
-    """How long the rounds will take here, for both values of `run.noise`."""
-    from fl_shuffle.planner.run_time import estimate_run_time
+    """How long the rounds will take here."""
+    from fl_shuffle.planner.run_time import seconds_of_round
     from fl_shuffle.simulation.launch import worker_count
 
     tell("playing some requests")
-    times = estimate_run_time(config, worker_count(config))
-    lines = [
-        f"time of {config.run.rounds} rounds, estimated from requests played on this machine just "
-        "now (without start-up, messages, accounting and evaluation):"
-    ]
-    for one in times:
-        said = one.reason
-        if one.round_seconds is not None and one.seconds is not None:
-            said = f"about {one.seconds:.3g} s, {one.round_seconds:.2g} s a round"
-        lines.append(f"  run.noise = {one.mode:<11} {said}")
-    return {"time": [asdict(one) for one in times]}, lines
+    each = seconds_of_round(config, worker_count(config))
+    seconds = each * config.run.rounds
+    return {"round_seconds": each, "seconds": seconds}, [
+        f"time: about {seconds:.3g} s, {each:.2g} s a round, estimated from requests played here "
+        "just now (without start-up, messages, accounting and evaluation)"
+    ]  # fmt: skip
 
 
 def _said(config: Config, found: Cost) -> Said:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,83 +44,56 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.errors import ConfigError
-    from fl_shuffle.report.formats import as_text, write_table
+    from fl_shuffle.report.formats import as_text, make_folder, write_table
     from fl_shuffle.report.record import read_run
+    from fl_shuffle.report.tables import TABLES, attendance_table, clients_table
 
     client, form, out = arguments.client, arguments.format, arguments.out
     if form == "parquet" and not out:
         raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
-    runs = [(path, read_run(path)) for path in map(Path, arguments.run_directory)]
-    records = [record for _, record in runs]
-    code = _recounted(runs) if arguments.recount else 0
-    asked, make = _asked(arguments)
-    if out and asked == "rounds" and not Path(out).suffix:  # a folder
-        for written in _all_tables(arguments, records):
-            print(written)
+    runs = [read_run(Path(name)) for name in arguments.run_directory]
+    code = max(map(_recounted, runs)) if arguments.recount else 0
+    tables: dict[str, MakeTable] = {
+        **TABLES,
+        "clients": partial(clients_table, recount=arguments.recount),
+    }
+    asked = "clients" if arguments.clients else "notes" if arguments.notes else "rounds"
+    if client is not None or arguments.round is not None:
+        asked = "attendance"
+        tables[asked] = partial(attendance_table, client=client, round_number=arguments.round)
+    if out and asked == "rounds" and not Path(out).suffix:  # a folder: all four tables
+        make_folder(Path(out))
+        for name, make in tables.items():
+            path = Path(out, f"{name}.{form.replace('table', 'csv')}")
+            write_table(_joined(runs, make), path, form)
+            print(path)
     elif out:
-        write_table(_joined(records, make), Path(out), form)
+        write_table(_joined(runs, tables[asked]), Path(out), form)
     elif client is not None and form == "table":
-        for path, record in runs:
-            say(*_bill(arguments, path, record))
+        for run in runs:
+            say(*_bill(run, client, tables))
     elif arguments.notes and form == "table":
-        for path, record in runs:
-            say(*([f"{path}:"] if len(runs) > 1 else []), *map(_remark, record.ledger.notes))
+        for run in runs:
+            say(*[f"{run.directory}:"] * (len(runs) > 1), *map(_remark, run.ledger.notes))
     else:
-        print(as_text(_joined(records, make), form, terminal_width(sys.stdout)))
+        print(as_text(_joined(runs, tables[asked]), form, terminal_width(sys.stdout)))
     return code
 
 
-def _recounted(runs: Sequence[tuple[Path, RunRecord]]) -> int:
-    """Say on stderr whether ledgers hold what their rounds give when counted again."""
-    code = 0
-    for path, record in runs:
-        tell(f"counting every client of {path} again")
-        differing = record.differing
-        said = "counted again: the ledger says the same"
-        if len(differing) or not record.agrees:
-            code = 1
-            which = ", ".join(map(str, differing[:SHOWN].tolist())) or "none"
-            more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-            said = (
-                "COUNTED AGAIN, THE LEDGER SAYS SOMETHING ELSE: the largest epsilon "
-                f"{record.recounted} (recorded {record.recorded}); clients that differ: {which}"
-                f"{more}"
-            )
-        say(f"{path}: {said}", out=sys.stderr)
-    return code
-
-
-def _all_tables(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> list[Path]:
-    """Rounds, clients, attendance and notes as files of a folder."""
-    from fl_shuffle.report.formats import make_folder, write_table
-    from fl_shuffle.report.tables import TABLES
-
-    folder, form = Path(arguments.out), arguments.format.replace("table", "csv")
-    make_folder(folder)
-    written = []
-    for name, make in {**TABLES, "clients": _clients(arguments)}.items():
-        written.append(folder / f"{name}.{form}")
-        write_table(_joined(records, make), written[-1], form)
-    return written
-
-
-def _asked(arguments: argparse.Namespace) -> tuple[str, MakeTable]:
-    """The table that is asked for: its name, and what makes it of a run."""
-    from fl_shuffle.report.tables import TABLES, attendance_table
-
-    if arguments.client is not None or arguments.round is not None:
-        own = {"client": arguments.client, "round_number": arguments.round}
-        return "attendance", partial(attendance_table, **own)
-    if arguments.clients:
-        return "clients", _clients(arguments)
-    name = "notes" if arguments.notes else "rounds"
-    return name, TABLES[name]
-
-
-def _clients(arguments: argparse.Namespace) -> MakeTable:
-    from fl_shuffle.report.tables import clients_table
-
-    return partial(clients_table, recount=arguments.recount)
+def _recounted(run: RunRecord) -> int:
+    """Say on stderr whether a ledger holds what its rounds give when counted again; 1 if not."""
+    tell(f"counting every client of {run.directory} again")
+    differing, said = run.differing, "counted again: the ledger says the same"
+    same = not len(differing) and run.agrees
+    if not same:
+        which = ", ".join(map(str, differing[:SHOWN].tolist())) or "none"
+        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        said = (
+            f"COUNTED AGAIN, THE LEDGER SAYS SOMETHING ELSE: the largest epsilon {run.recounted} "
+            f"(recorded {run.recorded}); clients that differ: {which}{more}"
+        )
+    say(f"{run.directory}: {said}", out=sys.stderr)
+    return int(not same)
 
 
 def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
@@ -135,26 +109,23 @@ def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
     }
 
 
-def _bill(arguments: argparse.Namespace, path: Path, record: RunRecord) -> list[str]:
+def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[str]:
     """What one client spent in one run, in words."""
     from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
-    from fl_shuffle.report.tables import attendance_table
 
-    client = arguments.client
-    rounds = attendance_table(record, client=client)["round"].tolist()
-    own = {name: values[client] for name, values in _clients(arguments)(record).items()}
-    meta = record.ledger.meta
+    rounds = tables["attendance"](run)["round"].tolist()
+    own = {name: values[client] for name, values in tables["clients"](run).items()}
     columns = [
         f"{name} {own[f'{name}_epsilon']:.4g}"
         for name in ("proven", "sum", "local")
         if not math.isnan(own[f"{name}_epsilon"])
     ]
-    if record.config["privacy"]["release"] == "sum":
-        removed = add_remove_of(record.config, own["sum_epsilon"], record.delta)
+    if run.config["privacy"]["release"] == "sum":
+        removed = add_remove_of(run.config, own["sum_epsilon"], run.delta)
         columns += [] if removed is None else [f"{removed:.4g} is {ADD_REMOVE_WORDS}"]
-    when = str(meta["started"]) + (f" to {meta['finished']}" if meta.get("finished") else "")
+    when = [run.ledger.meta[name] for name in ("started", "finished") if run.ledger.meta.get(name)]
     return [
-        f"{path}: client {client}, {when}",
+        f"{run.directory}: client {client}, {' to '.join(when)}",
         f"  asked for (epsilon, delta) = ({own['epsilon0']:.4g}, {own['delta0']:.2g}) a report; "
         f"{own['noise']} noise of scale {own['scale']:.4g} on {own['records']} records",
         f"  reported in {own['rounds']} rounds: {_spans(rounds)}",
@@ -170,11 +141,9 @@ def _remark(note: tuple[int, str, str]) -> str:
 
 
 def _spans(rounds: Sequence[int]) -> str:
-    """Numbers in runs: 1-3, 5."""
-    spans: list[list[int]] = []
-    for number in rounds:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans) or "none"
+    """Numbers in runs, of each its first and last: 1-3, 5."""
+    # In a run a number less its place stays the same.
+    runs = groupby(enumerate(rounds), lambda pair: pair[1] - pair[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    shown = (str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in spans)
+    return ", ".join(shown) or "none"

@@ -20,10 +20,9 @@ def renamed(words: Sequence[str]) -> tuple[list[str], str]:
 
     Raises `ConfigError`, naming what replaces it, for what has no other name alone.
     """
-    command, rest = (words[0], list(words[1:])) if words else ("", [])
+    command, rest, found = words[0], list(words[1:]), list(words)
     if command in GONE:
         raise ConfigError(GONE[command])
-    found = list(words)
     if command == "compare":
         found = ["bound", *rest, "--all"]
     elif command == "export":

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,11 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
         declare.require_known("section", name, SECTIONS)
         if not isinstance(table, Mapping):
             raise ConfigError(f"[{name}] must be a table of keys, got {table!r}")
-        known = _renamed(table) if name == "app" else table
-        sections[name] = declare.read(SECTIONS[name], known, f"{name}.", f"key in [{name}]")
+        today = {
+            key: RENAMED_APPS.get(value, value) if isinstance(value, str) else value
+            for key, value in table.items()
+        }
+        sections[name] = declare.read(SECTIONS[name], today, f"{name}.", f"key in [{name}]")
     config = Config(**sections)
     for conflict, found in _conflicts(config).items():
         if found:
@@ -61,95 +64,82 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
     return config
 
 
-def _renamed(apps: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: RENAMED_APPS.get(value, value) if isinstance(value, str) else value
-        for key, value in apps.items()
-    }
-
-
 def _conflicts(config: Config) -> dict[str, bool]:
     """What does not go together, in the order in which a user is told: the setting that is named
     and what is wrong with it -> whether it is so."""
     return {
         **_noise_conflicts(config),
+        **_discrete_conflicts(config),
+        **_declared_conflicts(config),
         **_trust_conflicts(config),
         **_schedule_conflicts(config),
-        "app.config is for apps of your own (app.server, app.client)": (
-            bool(config.app.config) and not config.app.custom
-        ),
-    }
+        "app.config is for apps of your own (app.server, app.client)":
+            bool(config.app.config) and not config.app.custom,
+    }  # fmt: skip
 
 
 def _noise_conflicts(config: Config) -> dict[str, bool]:
     privacy, budgets = config.privacy, config.budgets
     client, listed = privacy.unit == "client", len(budgets.epsilons)
-    clips = ("update",) if client else ("record", "average")
+    clips, share = ("update",) if client else ("record", "average"), budgets.conservative_fraction
     return {
-        f"privacy.clip with privacy.unit = {privacy.unit!r} must be auto or {' or '.join(clips)}": (
-            config.clip not in clips
-        ),
-        "privacy.calibration is a Gaussian formula; use analytic": (
-            privacy.randomizer == "laplace" and privacy.calibration == "classical"
-        ),
-        "budgets.delta the Gaussian randomizer needs a value in (0, 1)": (
-            privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0
-        ),
-        "budgets.file is missing: budgets.distribution = 'file' reads a CSV": (
-            budgets.distribution == "file" and not budgets.file
-        ),
+        f"privacy.clip with privacy.unit = {privacy.unit!r} must be auto or {' or '.join(clips)}":
+            config.clip not in clips,
+        "privacy.calibration is a Gaussian formula; use analytic":
+            privacy.randomizer == "laplace" and privacy.calibration == "classical",
+        "budgets.delta the Gaussian randomizer needs a value in (0, 1)":
+            privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0,
+        "budgets.file is missing: budgets.distribution = 'file' reads a CSV":
+            budgets.distribution == "file" and not budgets.file,
         f"budgets.epsilons holds {listed} numbers, and data.clients is {config.data.clients}: "
-        "budgets.distribution = 'listed' takes one a client": (
-            budgets.distribution == "listed" and listed != config.data.clients
-        ),
-        f"budgets.low must be <= high = {budgets.high:g}": (
-            budgets.distribution == "uniform" and budgets.low > budgets.high
-        ),
-        "budgets.moderate_fraction must be at most 1 with budgets.conservative_fraction = "
-        f"{budgets.conservative_fraction:g} (the liberal group is the rest)": (
-            budgets.conservative_fraction + budgets.moderate_fraction > 1.0 + 1e-12
-        ),
+        "budgets.distribution = 'listed' takes one a client":
+            budgets.distribution == "listed" and listed != config.data.clients,
+        f"budgets.low must be <= high = {budgets.high:g}":
+            budgets.distribution == "uniform" and budgets.low > budgets.high,
+        f"budgets.moderate_fraction must be at most 1 with budgets.conservative_fraction = "
+        f"{share:g} (the liberal group is the rest)":
+            share + budgets.moderate_fraction > 1.0 + 1e-12,
         "privacy.calibration the papers publish a record-level formula; set privacy.unit = "
         "'record'": privacy.calibration == "as-published" and client,
-        **_of_randomizer(config, privacy.randomizer),
-    }
+    }  # fmt: skip
 
 
-def _of_randomizer(config: Config, name: str) -> dict[str, bool]:
-    """Discrete noise is offered where its guarantee is proven, and where its law matters; a
-    mechanism that clients declare is their own training, which nothing else may change."""
-    privacy, uniform = config.privacy, config.server.weights == "uniform"
-    by_noise, analytic = privacy.personalization == "noise", privacy.calibration == "analytic"
-    of_discrete = {
-        "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise": (
-            config.run.entropy != "system"
-        ),
-        f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update": (
-            config.clip == "record"
-        ),
-        "server.weights = 'inverse-variance' leaves the grid; use uniform": not uniform,
-        "privacy.personalization = 'clipping' is calibrated for continuous noise; use noise": (
-            not by_noise
-        ),
-        f"privacy.calibration = {privacy.calibration!r} is for continuous noise; use analytic": (
-            not analytic
-        ),
-        "run.device = 'cuda' has no such sampler; use cpu": config.run.device == "cuda",
-    }
-    of_declared = {
-        "needs privacy.declared_sigma, the noise that a client adds to each step's sum": (
-            privacy.declared_sigma is None
-        ),
+def _discrete_conflicts(config: Config) -> dict[str, bool]:
+    """Discrete noise is offered where its guarantee is proven, and where its law matters."""
+    run, privacy = config.run, config.privacy
+    return _of_randomizer(privacy.randomizer.startswith("discrete-"), {
+        "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise":
+            run.entropy != "system",
+        f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update":
+            config.clip == "record",
+        "server.weights = 'inverse-variance' leaves the grid; use uniform":
+            config.server.weights != "uniform",
+        "privacy.personalization = 'clipping' is calibrated for continuous noise; use noise":
+            privacy.personalization != "noise",
+        f"privacy.calibration = {privacy.calibration!r} is for continuous noise; use analytic":
+            privacy.calibration != "analytic",
+        "run.device = 'cuda' has no such sampler; use cpu": run.device == "cuda",
+    })  # fmt: skip
+
+
+def _declared_conflicts(config: Config) -> dict[str, bool]:
+    """A mechanism that clients declare is their own training, which nothing else may change."""
+    privacy = config.privacy
+    return _of_randomizer(privacy.randomizer == "declared", {
+        "needs privacy.declared_sigma, the noise that a client adds to each step's sum":
+            privacy.declared_sigma is None,
         "is what clients of an app of your own do (app.client)": not config.app.custom_client,
         "is noise for single records; set privacy.unit = 'record'": privacy.unit != "record",
         "clips each record; leave privacy.clip out": config.clip != "record",
-        "has one noise for all; set privacy.personalization = 'noise'": not by_noise,
-        "is not calibrated here; leave privacy.calibration out": not analytic,
-        "has no weights; set server.weights = 'uniform'": not uniform,
-    }
-    found = of_discrete if name.startswith("discrete-") else of_declared
-    concerned = name == "declared" or name.startswith("discrete-")
-    return {f"privacy.randomizer {text}": concerned and each for text, each in found.items()}
+        "has one noise for all; set privacy.personalization = 'noise'":
+            privacy.personalization != "noise",
+        "is not calibrated here; leave privacy.calibration out": privacy.calibration != "analytic",
+        "has no weights; set server.weights = 'uniform'": config.server.weights != "uniform",
+    })  # fmt: skip
+
+
+def _of_randomizer(concerned: bool, conflicts: Mapping[str, bool]) -> dict[str, bool]:
+    return {f"privacy.randomizer {text}": concerned and each for text, each in conflicts.items()}
 
 
 def _trust_conflicts(config: Config) -> dict[str, bool]:
@@ -203,36 +193,28 @@ def _schedule_conflicts(config: Config) -> dict[str, bool]:
     not_pooled = {
         "training.schedule = 'sequential' applies every report by itself": sequential,
         f"server.analyzer = {analyzer!r} wants the reports": analyzer != "mean",
-        f"app.server = {config.app.server!r} is your own and expects reports": (
-            config.app.custom_server
-        ),
-        "run.entropy = 'system' is for noise that protects somebody: each client draws its own": (
-            run.entropy == "system"
-        ),
-        f"privacy.randomizer = {randomizer!r} has no known law of a sum": (
-            randomizer not in ("gaussian", "laplace")
-        ),
-    }
+        f"app.server = {config.app.server!r} is your own and expects reports":
+            config.app.custom_server,
+        "run.entropy = 'system' is for noise that protects somebody: each client draws its own":
+            run.entropy == "system",
+        f"privacy.randomizer = {randomizer!r} has no known law of a sum":
+            randomizer not in ("gaussian", "laplace"),
+    }  # fmt: skip
     return {
         f"data.records {no_use}; leave it out": natural and data.records != plain.records,
         f"data.sizes {no_use}; leave it out": natural and data.sizes != plain.sizes,
-        "server.weights a sequential schedule applies reports one by one; use uniform": (
-            sequential and server.weights != "uniform"
-        ),
-        f"run.ray_address is for run.engine = 'ray'; it is {run.engine!r}": (
-            bool(run.ray_address) and run.engine == "in-process"
-        ),
+        "server.weights a sequential schedule applies reports one by one; use uniform":
+            sequential and server.weights != "uniform",
+        f"run.ray_address is for run.engine = 'ray'; it is {run.engine!r}":
+            bool(run.ray_address) and run.engine == "in-process",
         **{
-            f"run.noise makes no reports, and {reason}; use per-report": (
-                run.noise == "pooled" and found
-            )
-            for reason, found in not_pooled.items()
+            f"run.noise makes no reports, and {reason}; use per-report":
+                run.noise == "pooled" and found for reason, found in not_pooled.items()
         },
         "training.local_steps several local steps have no per-record sensitivity; set "
-        "privacy.unit = 'client'": (
-            config.training.local_steps > 1 and config.privacy.unit != "client"
-        ),
-    }
+        "privacy.unit = 'client'":
+            config.training.local_steps > 1 and config.privacy.unit != "client",
+    }  # fmt: skip
 
 
 def without_effect(config: Config) -> dict[str, str]:
@@ -289,32 +271,17 @@ def resolve_config(config: ConfigLike, overrides: Overrides | None = None) -> Co
     """
     changes = overrides or ()
     if isinstance(config, str | Path):
-        folder = Path(config)
-        return (
-            overridden(_of_run(folder), changes)
-            if folder.is_dir()
-            else load_config(config, changes)
-        )
+        if not Path(config).is_dir():
+            return load_config(config, changes)
+        file = Path(config) / "config.json"
+        if not file.exists():
+            raise ConfigError(f"{config} is no run's folder: there is no config.json in it")
+        return overridden(_tables(file, str(file), json.loads), changes)
     if isinstance(config, Config | Mapping):
         tables = config.to_dict() if isinstance(config, Config) else copy.deepcopy(dict(config))
         return overridden(tables, changes)
     kind = type(config).__name__  # type: ignore[unreachable]
     raise ConfigError(f"a configuration is a path, a dict or a Config, got {kind}")
-
-
-def _of_run(folder: Path) -> dict[str, Any]:
-    file = folder / "config.json"
-    try:
-        tables: Any = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} is no run's folder: there is no config.json in it") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{file} is nested too deeply") from None
-    if not isinstance(tables, dict):
-        raise ConfigError(f"{file} holds no table of sections: it is damaged")
-    return tables
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> Config:
@@ -324,13 +291,17 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> Config:
     for a file that is missing or is not TOML, and as `overridden`.
     """
     source = shipped_or_own(Path(path))
-    what = f"configuration file {source}"
+    return overridden(_tables(source, f"configuration file {source}", tomllib.loads), overrides)
+
+
+def _tables(path: Path, what: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """What a file of TOML or JSON holds; raises `ConfigError`."""
     try:
-        with source.open("rb") as file:
+        with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
             raise ConfigError(f"{what} is larger than {LARGEST_FILE:,} bytes: is it one?")
-        tables = tomllib.loads(content.decode("utf-8"))
+        tables = parse(content.decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{what} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -339,9 +310,12 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> Config:
         raise ConfigError(f"{what} is nested too deeply") from None
     except ConfigError:
         raise
-    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        raise ConfigError(f"{what} is not valid TOML: {error}") from None
-    return overridden(tables, overrides)
+    except ValueError as error:  # no TOML or JSON, or a number with thousands of digits
+        form = "JSON" if path.suffix == ".json" else "TOML"
+        raise ConfigError(f"{what} is not valid {form}: {error}") from None
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{what} holds no table of sections: it is damaged")
+    return tables
 
 
 def overridden(tables: dict[str, Any], overrides: Overrides = ()) -> Config:
@@ -377,15 +351,13 @@ def shipped_or_own(path: Path) -> Path:
     `configs/quickstart.toml`. Raises `ConfigError` for a name that is neither."""
     if path.exists():
         return path
-    named = path.name if str(path.parent) == "." else str(path)
-    known = shipped()
-    name = path.name.removesuffix(".toml")  # and no other: some names have dots
+    known, name = shipped(), path.name.removesuffix(".toml")  # and no other: names have dots
     if name in known and path.parts in ((path.name,), ("configs", path.name)):
         return known[name]
     if path.suffix == ".toml" or str(path.parent) != ".":
         return path  # whoever reads it says that it does not exist
-    hint = suggestion(named, known) or f"there are {', '.join(known)}"
-    raise ConfigError(f"configuration {named!r} is neither a file nor shipped; {hint}")
+    hint = suggestion(path.name, known) or f"there are {', '.join(known)}"
+    raise ConfigError(f"configuration {path.name!r} is neither a file nor shipped; {hint}")
 
 
 def set_value(tables: dict[str, Any], target: str, value: Any) -> str:

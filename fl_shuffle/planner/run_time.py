@@ -5,69 +5,32 @@ from __future__ import annotations
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.models import flatten_parameters
-from fl_shuffle.data.task import Task, load_task
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.data.task import load_task
 from fl_shuffle.federation import Federation
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
 from fl_shuffle.randomizers.per_client import Ids
 from fl_shuffle.shuffler.local import ExactSum
 
-MODES = ("per-report", "pooled")
 REPEATS = 3
 """The median of so many is not spoiled by one that was stalled."""
 PIECE_RECORDS = 20_000
 """A timed request holds at most so many records, or one client: about a second of a network."""
 
 
-@dataclass(frozen=True)
-class RunTime:
-    """Seconds that a round, and all rounds, are estimated to take; or why this mode is refused.
+def seconds_of_round(config: Config, jobs: int) -> float:
+    """Seconds that a round is estimated to take, from requests played and timed here and now.
 
-    Timed are gradients, clipping, noise and adding up, on the run's number of threads. Not in it:
-    start-up, messages, accounting, evaluation.
-    """
-
-    mode: str
-    round_seconds: float | None
-    seconds: float | None
-    reason: str = ""
-
-
-def estimate_run_time(config: Config, jobs: int) -> list[RunTime]:
-    """An estimate for both values of `run.noise`, from requests played and timed here and now.
-
-    The data are read, and some clients' reports made and thrown away. `jobs` threads work side by
-    side, as in the run. Raises as `load_task` does.
+    Timed are gradients, clipping, noise and adding up, with `jobs` threads side by side, as in the
+    run. Not in it: start-up, messages, accounting, evaluation. The data are read, and some clients'
+    reports made and thrown away. Raises as `load_task` does.
     """
     task = load_task(config)
-    found = []
-    for mode in MODES:
-        try:
-            wanted = with_noise(config, mode)
-        except InvalidValueError as error:
-            found.append(RunTime(mode, None, None, str(error)))
-            continue
-        seconds = _round_seconds(wanted, task, jobs)
-        found.append(RunTime(mode, seconds, seconds * config.run.rounds))
-    return found
-
-
-def with_noise(config: Config, mode: str) -> Config:
-    """The same run with its noise drawn so; raises `InvalidValueError` where that is refused."""
-    tables = config.to_dict()
-    tables["run"]["noise"] = mode
-    return parse_config(tables)
-
-
-def _round_seconds(config: Config, task: Task, jobs: int) -> float:
     pooled = config.run.noise == "pooled"
     parameters = flatten_parameters(task.model(config))
     dimension, clients = parameters.numel(), len(task.plan)
