@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-from fl_shuffle.auditing import games
 from fl_shuffle.auditing.canaries import Canaries, check_clipping, one_of_each_kind
 from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport, Check, Finding
-from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, Sample
+from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, reports_game, sums_game
 from fl_shuffle.auditing.noise import noise_checks, one_law_check
 from fl_shuffle.auditing.orders import order_check, play_orders
 from fl_shuffle.auditing.twin_runs import audit_published
@@ -43,10 +42,8 @@ FEWEST_ABSENT = 4
 """Of fewer clients none is absent."""
 
 NO_REPORTS = "pooled: no reports to attack; run.noise = 'per-report' has them, of the same law"
-OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
-ALIKE = "noise scales or clips too alike to tell reports apart: the batch is attacked by its sum"
 
-Game = tuple[str, float, Callable[[Clock], list[Finding]]]
+Game = tuple[str, float, Callable[[Clock], Iterator[Finding]]]
 """What is played, its share of the time, and how."""
 
 
@@ -78,34 +75,37 @@ def audit_configuration(
     name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None,
     tell: Tell = silent,
 ) -> AuditReport:  # fmt: skip
-    """Audit a configuration on its data, or on made-up records of `dimension`."""
-    started, parts = time.monotonic(), Audit(config, dimension, settings, tell)
+    """Audit a configuration; with `dimension` its games alone, on reports so long."""
+    started, audit = time.monotonic(), Audit(config, dimension, settings)
     clipping = published = None
     if dimension is None:
         tell("running it on neighbouring data")
         published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
         clipping = check_clipping(config)
     tell("looking at order and noise")
-    source = parts.canaries()
-    checks = parts.checks(source)
-    findings = parts.findings(source)
+    source = audit.canaries()
+    checks, findings = tuple(audit.checks(source)), list[Finding]()
+    for what, share, play in audit.games(source):
+        if findings and audit.clock.over():
+            audit.notes.append(f"the time was up: not played: {what}")
+            continue
+        seconds = min(share * settings.seconds, audit.clock.left)
+        tell(f"{what}, {seconds:.0f} s at most")
+        findings += play(Clock(seconds))
     return AuditReport(
         name, config.privacy.unit, len(source.plan), source.scene.dimension, source.plan.noise,
-        settings.confidence, tuple(findings), tuple(checks), clipping, published,
-        tuple(dict.fromkeys(parts.notes)), time.monotonic() - started,
+        settings.confidence, tuple(findings), checks, clipping, published,
+        tuple(dict.fromkeys(audit.notes)), time.monotonic() - started,
     )  # fmt: skip
 
 
 class Audit:
-    """The parts of one audit, and what there is to note of them."""
+    """What one audit looks at, and what there is to note; `clock` is that of the whole."""
 
-    def __init__(
-        self, config: Config, dimension: int | None, settings: AuditSettings, tell: Tell = silent
-    ) -> None:
+    def __init__(self, config: Config, dimension: int | None, settings: AuditSettings) -> None:
         self._config, self._dimension, self._settings = config, dimension, settings
-        self._tell, self._whole = tell, Clock(settings.seconds)
         self._error, self._library = 1.0 - settings.confidence, RoundLibrary()
-        self.notes: list[str] = []
+        self.clock, self.notes = Clock(settings.seconds), list[str]()
 
     def canaries(self, **worst: Any) -> Canaries:
         """Those of this audit."""
@@ -118,16 +118,17 @@ class Audit:
             source, Claims(config, source, self._library),
             (delta, *(other for other in OTHER_DELTAS if other > delta)),
             config.run.rounds * config.privacy.reports_per_round,
-            (1.0 - CHECKS_SHARE) * self._error / TESTS / tests, self._whole,
+            (1.0 - CHECKS_SHARE) * self._error / TESTS / tests, self.clock, self.notes,
         )  # fmt: skip
 
-    def checks(self, source: Canaries) -> list[Check]:
+    def checks(self, source: Canaries) -> Iterator[Check]:
         """What every claim takes for granted: a random order, and noise that is used once."""
         level, seed, config = CHECKS_SHARE * self._error / CHECKS, self._settings.seed, self._config
-        clients, found = len(source.plan), list[Check]()
+        clients = len(source.plan)
         if source.noise_is_pooled:
             self.notes.append(NO_REPORTS)
-            return [one_law_check(source, level)]
+            yield one_law_check(source, level)
+            return
         if config.privacy.release == "sum":
             self.notes.append("only sums leave: there is no order of reports to look at")
         elif clients < 2:
@@ -135,56 +136,30 @@ class Audit:
         else:
             seen = play_orders(clients, config.training.schedule, seed)
             generator = SeedTree(seed).numpy_generator("audit", "order")
-            found.append(order_check(seen, source.scene.target, level, generator))
-        return found + (noise_checks(source, level) if source.plan.noise in NOISES else [])
+            yield order_check(seen, source.scene.target, level, generator)
+        if source.plan.noise in NOISES:
+            yield from noise_checks(source, level)
 
-    def findings(self, source: Canaries) -> list[Finding]:
-        """Every game that applies, the first one in any case, the others while there is time."""
-        found = list[Finding]()
-        for what, share, play in self._games(source):
-            if found and self._whole.over():
-                self.notes.append(f"the time was up: not played: {what}")
-                continue
-            seconds = min(share * self._settings.seconds, self._whole.left)
-            self._tell(f"{what}, {seconds:.0f} s at most")
-            found += play(Clock(seconds))
-        return found
-
-    def _games(self, source: Canaries) -> Iterator[Game]:
+    def games(self, source: Canaries) -> Iterator[Game]:
+        """Every game that applies."""
         if not source.noise_is_pooled:
-            yield "single reports", SINGLE_SHARE, partial(self.reports, self.attack(source))
+            yield "single reports", SINGLE_SHARE, partial(self._reports, None, 1)
         yield SUMS, SUMS_SHARE / 2, partial(self._sums, SUMS)
         if self._config.data.clients >= FEWEST_ABSENT:
             yield ABSENT_SUMS, SUMS_SHARE / 2, partial(self._sums, ABSENT_SUMS)
         if not source.noise_is_pooled and source.plan.noise in NOISES:
             kinds = one_of_each_kind(source.claimant[0], MOST_KINDS)
             for client in kinds:
-                play = partial(self._kind, client, len(kinds))
-                yield "reports of every kind of client", KINDS_SHARE / len(kinds), play
+                own = partial(self._reports, client, len(kinds))
+                yield "reports of every kind of client", KINDS_SHARE / len(kinds), own
 
-    def reports(self, attack: Attack, clock: Clock) -> list[Finding]:
-        """Single reports of the most exposed client, and batches of them."""
-        noise = attack.source.plan.noise
-        sample = Sample.of_reports(attack.source, self._settings.reports, clock)
-        found = [games.single_report(attack, sample, exposed=True)]
-        if noise not in NOISES:
-            self.notes.append(OWN_LAW)
-            return found
-        found += games.several_rounds(attack) if noise == "gaussian" else []
-        if attack.clock.over():
-            self.notes.append("the time was up: not played: the shuffled batch")
-            return found
-        batch = games.shuffled_batch(attack, sample)
-        self.notes += [] if batch else [ALIKE]
-        return found + batch
+    def _reports(self, client: int | None, kinds: int, clock: Clock) -> Iterator[Finding]:
+        """Of the most exposed client; or of one of so many kinds, against its own local claim."""
+        attack = self.attack(self.canaries(target=client), kinds)
+        reports = max(1000, self._settings.reports // kinds)
+        return reports_game(attack, reports, clock, exposed=client is None)
 
-    def _kind(self, client: int, kinds: int, clock: Clock) -> list[Finding]:
-        """Single reports of one of so many kinds of clients, against its own local guarantee."""
-        source, reports = self.canaries(target=client), max(1000, self._settings.reports // kinds)
-        sample = Sample.of_reports(source, reports, clock)
-        return [games.single_report(self.attack(source, kinds), sample, exposed=False)]
-
-    def _sums(self, game: str, clock: Clock) -> list[Finding]:
+    def _sums(self, game: str, clock: Clock) -> Iterator[Finding]:
         """An adversary who sees what is published of every round."""
         absent = game == ABSENT_SUMS
         attack = self.attack(self.canaries(release="sum", absent=absent))
@@ -194,4 +169,5 @@ class Audit:
             self.notes.append(f"column sum is not tested, it says nothing: {unsaid}")
         else:
             columns.insert(0, "sum")
-        return games.sums(attack, columns, self._settings.trials, clock, game) if columns else []
+        if columns:
+            yield from sums_game(attack, columns, self._settings.trials, clock, game)

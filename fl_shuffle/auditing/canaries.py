@@ -21,12 +21,11 @@ from torch import Tensor, nn
 
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.auditing.findings import Clipping
-from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.models import flatten_parameters
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.federation import Federation
-from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan, noise_bits
+from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.randomizers.personal import NoiseSource, PersonalRandomizer
@@ -103,7 +102,7 @@ class Canaries:
     """Reports of a configuration's canaries, drawn by the code that real clients run.
 
     `seed` is of the canaries' noise, which has the run's word size. `dimension` is that of the
-    run's own model unless given (then no data is loaded). Noise is drawn as `plan` says: the
+    run's own model unless given. Noise is drawn as `plan` says: the
     configuration's own unless another is given, to see whether a wrong one would be caught.
 
     `release` is what the adversary sees, "reports" or "sum": the target is the client most exposed
@@ -122,15 +121,10 @@ class Canaries:
         run = replace(config.run, entropy="seeded", seed=seed, noise="per-report")
         self.config, self.seeds = replace(config, run=run), SeedTree(seed).child("audit")
         self.noise_is_pooled = config.run.noise == "pooled"
+        task = load_task(config)
         if dimension is None:
-            task = load_task(config)
-            whole, self._budgets, self._sizes = task.plan, task.budgets, np.diff(task.offsets)
             dimension = sum(p.numel() for p in task.model(config).parameters())
-        else:
-            self._budgets = make_budgets(config.budgets, config.data.clients)
-            self._sizes = np.full(config.data.clients, max(1, config.data.records), dtype=np.int64)
-            whole = make_plan(config, self._budgets, self._sizes)
-        whole = plan or whole
+        whole, self._budgets, self._sizes = plan or task.plan, task.budgets, np.diff(task.offsets)
         arrived = (len(whole) + 1) // 2 if absent else len(whole)
         honest = min(arrived, honest_reports(config.privacy.assumed_honest, arrived))
         scale = whole.weight * whole.scale

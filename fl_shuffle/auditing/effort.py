@@ -14,7 +14,7 @@ class AuditSettings:
 
     trials: int = setting(1000, "rounds whose sums are played", low=8, high=10**8, metavar="N")
     reports: int = setting(
-        1_000_000, "single reports to draw per dataset", low=1000, high=10**10, metavar="N"
+        1_000_000, "single reports to draw per dataset", low=1000, high=10**8, metavar="N"
     )
     confidence: float = setting(
         0.95, "of all lower bounds of an audit together", low=0.5, below=1.0, metavar="P"

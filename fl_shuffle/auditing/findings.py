@@ -13,8 +13,6 @@ ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
 MARGIN = 1e-6
 """A lower bound must exceed a claim by this relative margin: both carry round-off."""
-SHOWN = 60
-"""Letters of a differing value that are printed."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -28,10 +26,6 @@ class Point:
     proven_epsilon: float | None
     published_epsilon: float | None = None
 
-    def breaks(self, claim: float | None) -> bool:
-        """Whether the lower bound refutes this claim."""
-        return claim is not None and self.epsilon_lower > claim * (1.0 + MARGIN)
-
     @property
     def noise_factor(self) -> float:
         """See `Finding`, at this delta."""
@@ -43,7 +37,11 @@ class Point:
     @property
     def broken(self) -> tuple[bool, bool]:
         """Whether it refutes what is proven, and what is published."""
-        return self.breaks(self.proven_epsilon), self.breaks(self.published_epsilon)
+        proven, published = (
+            claim is not None and self.epsilon_lower > claim * (1.0 + MARGIN)
+            for claim in (self.proven_epsilon, self.published_epsilon)
+        )
+        return proven, published
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,6 @@ class Finding:
     def noise_factor(self) -> float:
         return min(point.noise_factor for point in self.points)
 
-    @property
-    def power(self) -> str:
-        """What these plays could have shown."""
-        if self.noise_factor < math.inf:
-            return f"noise {max(1.0, self.noise_factor):.4g} times too small would have shown"
-        return "none against the proven bound, which is far above what these plays can prove"
-
 
 @dataclass(frozen=True)
 class Check:
@@ -145,11 +136,6 @@ class Difference:
     where: str
     first: str | None
     second: str | None
-
-    def text(self) -> str:
-        """One line for the reader."""
-        said = (str(value or "absent")[:SHOWN] for value in (self.first, self.second))
-        return f"{self.neighbour}: {self.where}: {' / '.join(said)}"
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ is; the claims are those of the reports that the sums stand for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
@@ -37,18 +38,21 @@ from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.confidence import Dichotomy, mu_lower
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Finding, Point
+from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.shuffler.local import LocalShuffler, Reports
 
-Vector = NDArray[np.float64]
-Pair = tuple[Vector, Vector]
-"""A statistic in either dataset; play k of both shares its noise."""
+Plays = NDArray[np.float64]
+"""A statistic [2, k] in either dataset; play k of both shares its noise."""
 
-# Round numbers of the bulk draws, apart from those of plays: their noise is independent.
-FIRST_CLONES, FIRST_TRAINING, FIRST_OWN = 1 << 40, 1 << 41, 1 << 42
+OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
+ALIKE = "noise scales or clips too alike to tell reports apart: the batch is attacked by its sum"
+
+FIRST_REPORTS = 1 << 40
+"""The round number of the first bulk draw, apart from those of plays: its noise is independent."""
 VALUES_PER_CALL = 1 << 22
 """Reports are drawn in pieces of so many numbers (16 MiB of float32)."""
-TRAINING_REPORTS = 4096
-"""Reports drawn beside the others, only to place the thresholds."""
+MOST_TRAINING = 4096
+"""So many plays, and at most half of all, only place the thresholds."""
 LEVELS = 9
 """Quantiles on each side of the median that become thresholds."""
 MOST_OWN = 1 << 15
@@ -68,55 +72,31 @@ ONE_LAW = "exact confidence bounds of both laws"
 EXACT_BATCH = "measured law of a report, exact law of the shuffled batch"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What is seen in either world, sorted out at fixed thresholds: `counts` [2, k] of `trials`
-    lie above each."""
-
-    thresholds: Vector
-    counts: NDArray[np.int64]
-    trials: int
-
-    @classmethod
-    def of_reports(cls, source: Canaries, reports: int, clock: Clock) -> Sample:
-        """First coordinates of up to `reports` single reports like the target's (at least one
-        call's worth); the thresholds are of an independent, smaller sample."""
-        per_call = max(1, min(reports, VALUES_PER_CALL // source.scene.dimension))
-        sample = cls.on(_pair(source, FIRST_TRAINING, min(per_call, TRAINING_REPORTS)))
-        while sample.trials < reports and (sample.trials == 0 or not clock.over()):
-            number = FIRST_CLONES + sample.trials // per_call
-            sample = sample.with_plays(_pair(source, number, per_call))
-        return sample
-
-    @classmethod
-    def on(cls, parts: Sequence[Vector]) -> Sample:
-        """Nothing yet, with thresholds dense in the middle of either part and far into both
-        tails."""
-        tail = np.geomspace(1.0 / len(parts[0]), 0.5, LEVELS)
-        levels = np.concatenate([tail, 1.0 - tail])
-        thresholds = np.unique(np.quantile(np.array(parts), levels, axis=1))
-        return cls(thresholds, np.zeros((2, len(thresholds)), dtype=np.int64), 0)
-
-    def with_plays(self, plays: Sequence[Vector]) -> Sample:
-        """With these counted, too."""
-        above = [
-            len(each) - np.searchsorted(np.sort(each), self.thresholds, side="right")
-            for each in plays
-        ]
-        return replace(self, counts=self.counts + above, trials=self.trials + len(plays[0]))
+def play(draw: Callable[[int], Plays], most: int, clock: Clock) -> Plays:
+    """Draw 0, 1, ... of a statistic, until there are `most` plays or the time is up."""
+    parts, count = list[Plays](), 0
+    while count < most and (count < FEWEST_PLAYS or not clock.over()):
+        parts.append(draw(len(parts)))
+        count += parts[-1].shape[1]
+    return np.concatenate(parts, axis=1)
 
 
-def _pair(source: Canaries, number: int, count: int) -> Pair:
-    """First coordinates of reports like the target's, in either dataset with the same noise."""
-    zero, one = (source.clones(number, count, side)[:, 0].double().numpy() for side in (0, 1))
-    return zero, one
+def play_reports(source: Canaries, most: int, clock: Clock) -> Plays:
+    """First coordinates of single reports like the target's."""
+    per_call = max(1, min(most, VALUES_PER_CALL // source.scene.dimension))
+
+    def draw(call: int) -> Plays:
+        reports = [source.clones(FIRST_REPORTS + call, per_call, side) for side in (0, 1)]
+        return torch.stack(reports)[:, :, 0].double().numpy()
+
+    return play(draw, most, clock)
 
 
 @dataclass(frozen=True)
 class Attack:
     """Canaries, and what is claimed of them: at these `deltas` (the run's own first), after so many
     `rounds`. Each test errs with probability `alpha`. When the time of `clock` is up, bounds and
-    claims are worked out at the first delta alone."""
+    claims are worked out at the first delta alone. `notes` takes what there is to say of games."""
 
     source: Canaries
     claims: Claims
@@ -124,6 +104,7 @@ class Attack:
     rounds: int
     alpha: float
     clock: Clock
+    notes: list[str]
 
     def finding(
         self, column: str, game: str, method: str, plays: int, lower: Callable[[float], float],
@@ -140,13 +121,13 @@ class Attack:
         return Finding(game, method, rounds, plays, tuple(points), note, column)
 
     def by_mu(
-        self, column: str, game: str, what: str, pairs: Pair, nominal: float
-    ) -> list[Finding]:
+        self, column: str, game: str, what: str, plays: Plays, nominal: float
+    ) -> Iterator[Finding]:
         """The mu test of a statistic that is Gaussian in either dataset, over one round and all.
 
-        `pairs` are paired plays of one round (see `mu_lower`); `nominal` is what its mu should be.
+        `plays` are of one round (see `mu_lower`); `nominal` is what its mu should be.
         """
-        mu, every, method = mu_lower(*pairs, self.alpha), [], f"Gaussian mu test on {what}"
+        mu, method = mu_lower(plays[0], plays[1], self.alpha), f"Gaussian mu test on {what}"
         note = f"mu per round at least {mu:.4f}; nominal {nominal:.4f}"
         for rounds in dict.fromkeys((1, self.rounds)):
 
@@ -154,24 +135,47 @@ class Attack:
                 # gaussian_epsilon rounds up by less than the factor taken off again.
                 return gaussian_epsilon(delta, total) * (1.0 - 1e-8)
 
-            plays = len(pairs[0])
-            every.append(self.finding(column, game, method, plays, lower, rounds=rounds, note=note))
-        return every
+            count = plays.shape[1]
+            yield self.finding(column, game, method, count, lower, rounds=rounds, note=note)
 
     def by_law(
-        self, column: str, game: str, sample: Sample, *, rounds: int = 1, note: str = "",
+        self, column: str, game: str, plays: Plays, *, rounds: int = 1, note: str = "",
         hidden: int = 1, error: float = 0.0,
     ) -> Finding:  # fmt: skip
         """The measured law of what is seen; of a report, the exact law of the batch of so many
         (`hidden`) that it is shuffled among; `error` is that of taking the right ones for it."""
-        facts = Dichotomy.from_counts(sample.counts, sample.trials, self.alpha)
+        training, counted = np.split(plays, [min(MOST_TRAINING, plays.shape[1] // 2)], axis=1)
+        # Dense in the middle of either part, and far into both tails.
+        tail = np.geomspace(1.0 / training.shape[1], 0.5, LEVELS)
+        levels = np.concatenate([tail, 1.0 - tail])
+        at, trials = np.unique(np.quantile(training, levels, axis=1)), counted.shape[1]
+        above = trials - np.array([np.searchsorted(np.sort(each), at, "right") for each in counted])
+        law = Dichotomy.from_counts(above, trials, self.alpha)
         return self.finding(
-            column, game, ONE_LAW if hidden == 1 else EXACT_BATCH, sample.trials,
-            lambda delta: facts.epsilon(delta, hidden, error), rounds=rounds, note=note,
+            column, game, ONE_LAW if hidden == 1 else EXACT_BATCH, trials,
+            lambda delta: law.epsilon(delta, hidden, error), rounds=rounds, note=note,
         )  # fmt: skip
 
 
-def single_report(attack: Attack, sample: Sample, *, exposed: bool) -> Finding:
+def reports_game(
+    attack: Attack, reports: int, clock: Clock, *, exposed: bool = True
+) -> Iterator[Finding]:
+    """Single reports of the most exposed client, and batches of them; or single reports of another
+    kind of client alone."""
+    noise, plays = attack.source.plan.noise, play_reports(attack.source, reports, clock)
+    yield single_report(attack, plays, exposed=exposed)
+    if noise not in NOISES:
+        attack.notes.append(OWN_LAW)
+    elif exposed:
+        if noise == "gaussian":
+            yield from several_rounds(attack, plays)
+        if attack.clock.over():
+            attack.notes.append("the time was up: not played: the shuffled batch")
+        else:
+            yield from shuffled_batch(attack, plays)
+
+
+def single_report(attack: Attack, plays: Plays, *, exposed: bool) -> Finding:
     """The noise itself, no shuffler: does a report of the target, the most exposed client or
     another one, keep its local guarantee? The note says if it cannot give what was asked for."""
     plan, target = attack.source.plan, attack.source.scene.target
@@ -179,28 +183,25 @@ def single_report(attack: Attack, sample: Sample, *, exposed: bool) -> Finding:
     budget = f"({asked.epsilon0:.4g}, {asked.delta0:g})"
     game = f"one report{'' if exposed else f' of a client at {budget}'}, its sender known"
     note = f"asked for {budget}, weight {float(plan.weight[target]):.4g}"
-    found = attack.by_law("local", game, sample, note=note)
+    found = attack.by_law("local", game, plays, note=note)
     point = found.points[0]
     if point.delta >= asked.delta0 and point.epsilon_lower > asked.epsilon0:
         found = replace(found, note=f"{note}, which this noise DOES NOT KEEP")
     return found
 
 
-def several_rounds(attack: Attack) -> list[Finding]:
+def several_rounds(attack: Attack, plays: Plays) -> Iterator[Finding]:
     """Does the accountant count every round? The target's own Gaussian reports, their sender known,
     or recognised by their position in the batch."""
-    scene = attack.source.scene
+    scene, own = attack.source.scene, plays[:, :MOST_OWN]
     nominal = (scene.one - scene.zero) / scene.own_scale
-    count = max(3, min(MOST_OWN, VALUES_PER_CALL // scene.dimension))
-    own = _pair(attack.source, FIRST_OWN, count)
     game = "reports of several rounds, their sender known"
-    found = attack.by_mu("local", game, "the target's own reports", own, nominal)
+    yield from attack.by_mu("local", game, "the target's own reports", own, nominal)
     if position_error(scene) < CERTAIN:
-        found += attack.by_mu("proven", BY_POSITION, "the recognised report", own, nominal)
-    return found
+        yield from attack.by_mu("proven", BY_POSITION, "the recognised report", own, nominal)
 
 
-def shuffled_batch(attack: Attack, sample: Sample) -> list[Finding]:
+def shuffled_batch(attack: Attack, plays: Plays) -> Iterator[Finding]:
     """Measured law of one report, exact arithmetic of the shuffle: sharp where it applies."""
     scene = attack.source.scene
     position, size = position_error(scene), size_error(scene)
@@ -209,28 +210,21 @@ def shuffled_batch(attack: Attack, sample: Sample) -> list[Finding]:
     if position < CERTAIN:
         game, hidden, error = BY_POSITION, 1, position
     elif size >= CERTAIN or (scene.others[cohort] != scene.zero).any():
-        return []
+        attack.notes.append(ALIKE)
+        return
     elif count < len(scene.scales):
         game, hidden, error = BY_SIZE, count, size
     else:
         game, hidden, error = "known others", count, 0.0
     note = f"hidden among {hidden} reports"
-    return [attack.by_law("proven", game, sample, note=note, hidden=hidden, error=error)]
+    yield attack.by_law("proven", game, plays, note=note, hidden=hidden, error=error)
 
 
-def play_sums(source: Canaries, trials: int, clock: Clock) -> Pair:
-    """First coordinates of up to `trials` rounds' sums in either dataset."""
-    played = list[list[float]]()
-    while len(played) < trials and (len(played) < FEWEST_PLAYS or not clock.over()):
-        played.append(_sums_of(source, len(played) + 1))
-    zeros, ones = np.array(played).T
-    return zeros, ones
-
-
-def _sums_of(source: Canaries, number: int) -> list[float]:
-    """A round's, made by the run's own shuffler or with its own pooled noise."""
+def sums_of(source: Canaries, number: int) -> Plays:
+    """First coordinates [2, 1] of a round's sum, made by the run's own shuffler or with its own
+    pooled noise."""
     if source.noise_is_pooled:
-        return [float(source.pooled(number, side)[0]) for side in (0, 1)]
+        return np.array([source.pooled(number, side)[:1] for side in (0, 1)])
     (rows, other), found = source.play(number), []
     everyone = np.ones(len(rows), dtype=bool)
     unbounded = np.full(len(rows), np.inf)
@@ -242,31 +236,26 @@ def _sums_of(source: Canaries, number: int) -> list[float]:
         batch.add(Reports(rows.numpy()), np.flatnonzero(everyone), 0)
         total = batch.release().total
         assert total is not None
-        found.append(float(total[0]))
-    return found
+        found.append(total[:1].numpy())
+    return np.array(found)
 
 
-def sums(
+def sums_game(
     attack: Attack, columns: Sequence[str], trials: int, clock: Clock, game: str = SUMS
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """These columns, `sum` or `proven`: by mu where noise is Gaussian, by the measured law
     elsewhere; all of it holds with confidence 1 - alpha."""
-    scene, found = attack.source.scene, list[Finding]()
-    totals = play_sums(attack.source, trials, clock)
+    scene = attack.source.scene
+    totals = play(lambda number: sums_of(attack.source, number + 1), trials, clock)
     if scene.noise == "gaussian":
         nominal = (scene.one - scene.zero) / float(np.linalg.norm(scene.scales))
         for column in columns:
-            found += attack.by_mu(column, game, "the published sums", totals, nominal)
-        return found
+            yield from attack.by_mu(column, game, "the published sums", totals, nominal)
+        return
     # One round, and as many as there are plays of them.
-    half = replace(attack, alpha=attack.alpha / 2.0)
-    most = max(1, min(attack.rounds, len(totals[0]) // FEWEST_COMPOSED))
+    half, count = replace(attack, alpha=attack.alpha / 2.0), totals.shape[1]
+    most = max(1, min(attack.rounds, count // FEWEST_COMPOSED))
     for rounds in dict.fromkeys((1, most)):
-        whole = len(totals[0]) // rounds * rounds
-        added = np.array([each[:whole].reshape(-1, rounds).sum(axis=1) for each in totals])
-        # Thresholds are those of the first half of the plays.
-        first, second = np.array_split(added, 2, axis=1)
-        sample = Sample.on(list(first)).with_plays(list(second))
+        added = totals[:, : count // rounds * rounds].reshape(2, -1, rounds).sum(axis=2)
         for column in columns:
-            found.append(half.by_law(column, game, sample, rounds=rounds))
-    return found
+            yield half.by_law(column, game, added, rounds=rounds)

@@ -52,10 +52,6 @@ NODES = 2
 """The fewest with which who plays whom can show."""
 HERE = __name__
 
-Vectors = NDArray[np.float32]
-Kept = dict[tuple[int, ...], tuple[NDArray[Any], Vectors]]
-"""Pictures of the audit's first run, and what its feature map made of them."""
-
 
 @dataclass(frozen=True)
 class Neighbour:
@@ -82,97 +78,83 @@ NEIGHBOURS = (
 )
 
 
-@dataclass
-class _World:
-    """What the run that is going on is made of, and what it was seen to send; `fitted`: its feature
-    map learned from the records."""
+class TwinData:
+    """The audited configuration's records, as its feature map makes them.
 
-    section: DataSection
+    `fitted`: the map learned from the records; known when they were made for the first time.
+    """
+
+    def __init__(self, section: DataSection) -> None:
+        self._own = own = load_records(replace(section, validation=0.0))
+        self._features: Features = make_features(section, own.train_images.shape[1:])
+        self.fitted = False
+        self._made: Records | None = None
+        kept = np.arange(len(own.train_labels))
+        if section.validation:
+            kept = np.flatnonzero(~held_out(section, own))
+        owners = None if own.train_clients is None else own.train_clients[kept]
+        partition = make_partition(section, own.train_labels[kept], own.classes, owners)
+        # The first client's first record.
+        self._at = int(kept[partition.order[0]])
+
+    def beside(self, neighbour: Neighbour) -> Records:
+        """With that record replaced: vectors in place of pictures."""
+        own, at = self._own, self._at
+        images, labels = own.train_images.copy(), own.train_labels.copy()
+        if neighbour.largest:
+            kind: Any = images.dtype
+            images[at] = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.inf
+        if neighbour.label == 0:
+            other = int(np.argmax(labels != labels[at]))
+            images[at] = images[at if self.fitted else other]
+            labels[at] = labels[other]
+        elif neighbour.label is not None:
+            labels[at] = neighbour.label + (own.classes - 1 if neighbour.label > 0 else 0)
+        made = self._vectors(images)
+        if neighbour.feature is not None:
+            made.train_images[at] = neighbour.feature
+        return replace(made, train_labels=labels)
+
+    def _vectors(self, images: NDArray[Any]) -> Records:
+        """What the map makes of these pictures. One that looks at each alone, and learns nothing,
+        is asked once for those that stay the same."""
+        own, at, features = self._own, self._at, self._features
+        features.fit(images)
+        self.fitted = features.data_dependent
+        if self._made and isinstance(features, FeatureMap) and not self.fitted:
+            vectors = self._made.train_images.copy()
+            vectors[at] = features.transform(images[at : at + 1])[0]
+            return replace(self._made, train_images=vectors)
+        vectors = features.transform(images)
+        test = features.transform(own.test_images) if len(own.test_images) else vectors[:0]
+        self._made = replace(own, train_images=vectors, test_images=test)
+        return replace(self._made, train_images=vectors.copy())
+
+
+@dataclass
+class _Twin:
+    """The run that is going on: its data, its client, and what this was seen to send."""
+
+    data: TwinData
     client_app: Any
     neighbour: Neighbour
-    record: int
-    kept: Kept
-    fitted: bool = False
     messages: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 # The apps find by it what they are part of: one audit at a time.
-_worlds: list[_World] = []
+_twins: list[_Twin] = []
 
 
-def records(section: DataSection) -> Records:
-    """The audited configuration's records, one of them replaced."""
-    world = _worlds[-1]
-    neighbour, record = world.neighbour, world.record
-    own = load_records(replace(section, source=world.section.source, validation=0.0))
-    images, labels = own.train_images.copy(), own.train_labels.copy()
-    if neighbour.largest:
-        kind: Any = images.dtype
-        images[record] = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.inf
-    if neighbour.label == 0:
-        other = int(np.argmax(labels != labels[record]))
-        images[record] = images[record if world.fitted else other]
-        labels[record] = labels[other]
-    elif neighbour.label is not None:
-        labels[record] = neighbour.label + (own.classes - 1 if neighbour.label > 0 else 0)
-    return replace(own, train_images=images, train_labels=labels)
-
-
-def first_record(section: DataSection) -> int:
-    """Where in the source the first client's first record lies."""
-    own = load_records(replace(section, validation=0.0))
-    kept = np.arange(len(own.train_labels))
-    if section.validation:
-        kept = np.flatnonzero(~held_out(section, own))
-    owners = None if own.train_clients is None else own.train_clients[kept]
-    partition = make_partition(section, own.train_labels[kept], own.classes, owners)
-    return int(kept[partition.order[0]])
-
-
-class Poisoned:
-    """The configured features; one row of the training records' is overwritten."""
-
-    def __init__(self, **options: Any) -> None:
-        self._section = replace(_worlds[-1].section, feature_options=options)
-        self.data_dependent = False
-
-    def fit(self, images: NDArray[Any]) -> None:
-        """As the configured features."""
-        self._inner: Features = make_features(self._section, images.shape[1:])
-        self._inner.fit(images)
-        self._training = images
-        self.data_dependent = _worlds[-1].fitted = self._inner.data_dependent
-
-    def transform(self, images: NDArray[Any]) -> Vectors:
-        """As the configured features."""
-        found, feature = self._vectors(images), _worlds[-1].neighbour.feature
-        # The first row of those that were fitted on is the first client's first record's.
-        if images is self._training and feature is not None:
-            found = found.copy()
-            found[0] = feature
-        return found
-
-    def _vectors(self, images: NDArray[Any]) -> Vectors:
-        """What the map makes of these pictures. One that looks at each alone, and learns nothing,
-        is asked for those that are not the first run's."""
-        inner, kept = self._inner, _worlds[-1].kept
-        if not isinstance(inner, FeatureMap) or inner.data_dependent:
-            return inner.transform(images)
-        if images.shape not in kept:
-            kept[images.shape] = images, inner.transform(images)
-        pictures, vectors = kept[images.shape]
-        other = (pictures != images).reshape(len(images), -1).any(axis=1)
-        found = vectors.copy()
-        if other.any():
-            found[other] = inner.transform(images[other])
-        return found
+def records(_: DataSection) -> Records:
+    """The data source of the run that is going on."""
+    return _twins[-1].data.beside(_twins[-1].neighbour)
 
 
 def client(message: Message, context: Context) -> Message:
     """The configured client; its reports are replaced, then what it got and sends is kept."""
-    world = _worlds[-1]
-    reply: Message = world.client_app(message, context)
+    twin = _twins[-1]
+    reply: Message = twin.client_app(message, context)
     asked = dict(_seen(message)).get(messages.REQUEST_RECORD, "")
     # Named by what is asked: nodes answer at the same time.
     name = hashlib.sha256(asked.encode()).hexdigest()[:16]
@@ -183,12 +165,12 @@ def client(message: Message, context: Context) -> Message:
             own[key] = _stand_in(own[key], key == messages.TOTAL, int(name, 16))
         reply.content[messages.REPORT_RECORD] = messages.array_record(own, shared=False)
     place = f"{MESSAGE}, round {message.metadata.group_id}, {name}"
-    with world.lock:
-        if f"{place}: node" in world.messages:
+    with twin.lock:
+        if f"{place}: node" in twin.messages:
             place += ", again"
-        world.messages[f"{place}: node"] = str(message.metadata.dst_node_id)
+        twin.messages[f"{place}: node"] = str(message.metadata.dst_node_id)
         for side, each in (("request", message), ("reply", reply)):
-            world.messages |= {f"{place}: {side}: {key}": text for key, text in _seen(each)}
+            twin.messages |= {f"{place}: {side}: {key}": text for key, text in _seen(each)}
     return reply
 
 
@@ -231,17 +213,17 @@ def audit_published(
     most. Raises `FlShuffleError` if the audited configuration itself cannot run.
     """
     app = load_attribute(config.app.client, field="app.client")
-    kept, tried, notes, differences = Kept(), list[str](), list[str](), list[Difference]()
+    tried, notes, differences = list[str](), list[str](), list[Difference]()
     with (
         tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home,
         # What the runs keep outside of their directory goes with them, too.
         patch.dict(os.environ, {STATE_VARIABLE: str(Path(home) / "state")}),
     ):
-        world = _World(config.data, app, AS_THEY_ARE, 0, kept)
-        first, place = _published(config, world, Path(home) / "run"), first_record(config.data)
+        data = TwinData(config.data)
+        first = _published(config, _Twin(data, app, AS_THEY_ARE), Path(home) / "run")
         if config.data.validation:
             notes.append("held-out records decide accuracy and loss: that is not covered")
-        if world.fitted:
+        if data.fitted:
             # Its warning says so; what a label does must still not be seen.
             neighbours = [one for one in neighbours if not one.largest]
             notes.append("features are fitted on the records: what that fit tells is not covered")
@@ -250,8 +232,7 @@ def audit_published(
                 left = len(neighbours) - len(tried)
                 notes.append(f"the time was up: {left} neighbouring data sets were not tried")
                 break
-            world = _World(config.data, app, neighbour, place, kept, world.fitted)
-            second = _published(config, world, Path(home) / "run")
+            second = _published(config, _Twin(data, app, neighbour), Path(home) / "run")
             differences += compare(neighbour.name, first, second)
             tried.append(neighbour.name)
     count = sum(key.endswith(": node") for key in first)
@@ -262,32 +243,32 @@ def _audited(config: Config) -> Config:
     own = {
         "run.rounds": min(ROUNDS, config.run.rounds), "run.entropy": "seeded",
         "run.engine": "in-process", "run.ray_address": "", "run.device": "cpu", "run.jobs": NODES,
-        "data.source": f"{HERE}:records", "data.features": f"{HERE}:Poisoned",
-        "app.client": f"{HERE}:client",
+        "data.source": f"{HERE}:records", "data.source_options": {}, "data.features": "none",
+        "data.feature_options": {}, "app.client": f"{HERE}:client",
     }  # fmt: skip
     return resolve_config(config, own)
 
 
-def _published(config: Config, world: _World, place: Path) -> dict[str, str]:
+def _published(config: Config, twin: _Twin, place: Path) -> dict[str, str]:
     """Run once; everything that can be seen of it. The folder is gone afterwards."""
     screen, found = io.StringIO(), dict[str, str]()
     log, quiet = logging.getLogger("fl_shuffle"), logging.NullHandler()
     log.addHandler(quiet)
-    _worlds.append(world)
+    _twins.append(twin)
     forget_data()
     try:
         with contextlib.redirect_stdout(screen):
             simulate(_audited(config), RunPlace(place), make_display(quiet=False, as_json=True))
     except Exception as error:
-        if world.neighbour is AS_THEY_ARE:
+        if twin.neighbour is AS_THEY_ARE:
             raise
         found[ERROR] = str(error) if isinstance(error, FlShuffleError) else repr(error)
     finally:
-        _worlds.pop()
+        _twins.pop()
         log.removeHandler(quiet)
         forget_data()
     for number, line in enumerate(screen.getvalue().splitlines()):
         found[f"screen, line {number}"] = without_times(line)
     found |= fields_of(place)
     shutil.rmtree(place, ignore_errors=True)
-    return found | world.messages
+    return found | twin.messages

@@ -10,6 +10,7 @@ from fl_shuffle.auditing.canaries import Canaries
 from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport
+from fl_shuffle.auditing.games import reports_game
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 
@@ -23,7 +24,7 @@ def played(
     audit = Audit(settings, source.scene.dimension, how)
     attack = audit.attack(source)
     attack = attack if claims is None else dataclasses.replace(attack, claims=claims)
-    findings = tuple(audit.reports(attack, Clock(how.seconds)))
+    findings = tuple(reports_game(attack, how.reports, Clock(how.seconds)))
     return AuditReport("test", settings.privacy.unit, 0, 0, "", how.confidence, findings)
 
 

@@ -38,21 +38,17 @@ def test_the_sums_of_rounds_are_attacked_and_nothing_else(randomizer: str) -> No
     assert {finding.game for finding in report.findings} == {SUMS, ABSENT_SUMS}
 
 
-@pytest.mark.parametrize("wrong", ["weights forgotten", "a tenth too little", "no noise"])
-def test_noise_of_another_law_is_refuted(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("factor", [0.9, 1e-3])
+def test_noise_of_another_law_is_refuted(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     class Mutant(AggregateNoise):
         def __init__(self, noise: str, scale: np.ndarray, step: np.ndarray) -> None:
-            factor = {"a tenth too little": 0.9, "no noise": 1e-3}.get(wrong, 1.0)
-            if wrong == "weights forgotten":
-                # What inverse-variance weights do to a scale: proportional to its inverse.
-                scale = np.mean(scale**2) / scale
             super().__init__(noise, factor * scale, step)
 
     monkeypatch.setattr(fl_shuffle.auditing.canaries, "AggregateNoise", Mutant)
     report = audited()
     assert report.breaks_proven
     assert report.checks[0].refuted
-    if wrong == "no noise":
+    if factor < 0.01:
         # The sum itself gives the target away.
         assert any(finding.breaks_proven for finding in report.findings)
 

@@ -22,7 +22,7 @@ from fl_shuffle.auditing.canaries import Canaries, most_exposed_in_sums
 from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import Finding
-from fl_shuffle.auditing.games import Attack, sums
+from fl_shuffle.auditing.games import Attack, sums_game
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from tests.auditing.audit_settings import config
@@ -34,8 +34,8 @@ FEW = config(20, privacy={"assumed_honest": 5})
 
 def attack(source: Canaries, claims: Claims) -> list[Finding]:
     clock = Clock(600.0)
-    against = Attack(source, claims, (1e-5, 1e-3), 3, 0.05 * 0.99 / 4.0, clock)
-    return sums(against, ["sum"], 400, clock)
+    against = Attack(source, claims, (1e-5, 1e-3), 3, 0.05 * 0.99 / 4.0, clock, [])
+    return list(sums_game(against, ["sum"], 400, clock))
 
 
 def canaries(settings: Config, seed: int = 0) -> Canaries:
