@@ -15,17 +15,15 @@ from fl_shuffle.errors import FlShuffleError
 HEADER = "client_id,epsilon,delta\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "high"), [("unif1", 0.01, 1), ("unif2", 0.01, 2), ("unif3", 0.5, 1)]
-)
-def test_uniform_distributions(name: str, low: float, high: float) -> None:
-    budgets = make_budgets(BudgetsSection(distribution=name), 4000)
-    assert low <= budgets.epsilon.min() and budgets.epsilon.max() <= high
-    # The mean of 4,000 uniforms: five standard errors, false alarm below 1e-6.
-    error = 5 * (high - low) / np.sqrt(12 * 4000)
-    assert abs(budgets.epsilon.mean() - (low + high) / 2) < error
-    other = make_budgets(BudgetsSection(distribution=name, seed=1), 4000)
-    assert (budgets.epsilon != other.epsilon).any()
+def test_uniform_distributions() -> None:
+    for name, low, high in (("unif1", 0.01, 1), ("unif2", 0.01, 2), ("unif3", 0.5, 1)):
+        budgets = make_budgets(BudgetsSection(distribution=name), 4000)
+        assert low <= budgets.epsilon.min() and budgets.epsilon.max() <= high
+        # The mean of 4,000 uniforms: five standard errors, false alarm below 1e-6.
+        error = 5 * (high - low) / np.sqrt(12 * 4000)
+        assert abs(budgets.epsilon.mean() - (low + high) / 2) < error
+        other = make_budgets(BudgetsSection(distribution=name, seed=1), 4000)
+        assert (budgets.epsilon != other.epsilon).any()
 
 
 def test_constant_mixed_and_groups() -> None:
@@ -77,13 +75,17 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
         (HEADER + "\0\0\0", ["not text"]),
         (HEADER + "\udcff", ["not UTF-8"]),
         ("client_id,epsilon,delta,lifetime_epsilon\n0,1,1e-5,0\n1,1,1e-5,1\n", ["lifetime"]),
+        # Of clients that have names, north and west.
+        (HEADER + "west,3,0\neast,1,0\n", ["line 3", "'east'", "no client of these", "'north'"]),
+        (HEADER + "west,3,0\n", ["1 of 2 clients are missing", "0 (north)"]),
+        (HEADER + "1_0,3,0\nwest,1,0\n", ["line 2", "'1_0'"]),
     ],
 )
 def test_bad_csv(tmp_path: Path, content: str, words: list[str]) -> None:
     path = tmp_path / "b.csv"
     path.write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(FlShuffleError) as caught:
-        read_budgets(path, 2)
+        read_budgets(path, 2, ["north", "west"] if "west" in content else None)
     for word in [*words, "b.csv"]:
         assert word in str(caught.value)
     with pytest.raises(FlShuffleError, match="cannot be read"):
@@ -100,23 +102,6 @@ def test_clients_with_names_are_matched_by_them(tmp_path: Path) -> None:
     numbered = HEADER + "1,3,1e-6\n0,1,0\n"
     path.write_text(numbered)
     assert read_budgets(path, 2, ["north", "west"]).epsilon.tolist() == [1.0, 3.0]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("west,3,0\neast,1,0\n", ["line 3", "'east'", "no client of these data", "'north'"]),
-        ("west,3,0\n", ["1 of 2 clients are missing", "0 (north)"]),
-        ("1_0,3,0\nwest,1,0\n", ["line 2", "'1_0'"]),
-    ],
-)
-def test_names_that_the_data_do_not_have(tmp_path: Path, content: str, words: list[str]) -> None:
-    path = tmp_path / "b.csv"
-    path.write_text(HEADER + content)
-    with pytest.raises(FlShuffleError) as caught:
-        read_budgets(path, 2, ["north", "west"])
-    for word in [*words, "b.csv"]:
-        assert word in str(caught.value)
 
 
 def test_names_of_clients_that_are_numbered_are_taken_as_they_stand(tmp_path: Path) -> None:
@@ -138,10 +123,7 @@ def test_a_users_own_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     budgets = make_budgets(BudgetsSection(distribution="my_budgets:good"), 3)
     assert budgets.epsilon.tolist() == [1.0, 1.5, 2.0]
-    for name, words in [
-        ("short", "shapes"),
-        ("text", "numbers"),
-    ]:
+    for name, words in (("short", "shapes"), ("text", "numbers")):
         with pytest.raises(FlShuffleError, match=words):
             make_budgets(BudgetsSection(distribution=f"my_budgets:{name}"), 3)
 

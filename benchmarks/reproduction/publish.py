@@ -19,7 +19,7 @@ from benchmarks.reproduction.core import (
 )
 from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.training import SHOWN_AS
-from benchmarks.tables import read_csv
+from benchmarks.tables import markdown, read_csv
 from fl_shuffle.errors import NotApplicableError
 
 FOLDER = Path("docs") / "reproduction"
@@ -29,6 +29,10 @@ CLIENT_LEVEL = Path("mnist-client-level") / "accuracy_against_epsilon.csv"
 RECORD_LEVEL = Path("mnist-record-level") / "accuracy.csv"
 LOCAL_BUDGET = "local epsilon of a report"
 EPSILONS = Path("mnist-epsilons") / "epsilons.csv"
+HEADS = (
+    *("`fl-shuffle simulate ..`", "one report, unit", "accuracy", "proven, reports seen"),
+    *("over attack", "proven, sums seen", "GSPA says"),
+)
 LEFT_OUT = (
     *("mnist_clients_local_4", "mnist_clients_local_2", "mnist_clients_local_1.75"),
     *("mnist_clients_local_1", "mnist_clients_local_0.5"),
@@ -101,11 +105,7 @@ def expectations(folder: Path) -> str:
 
     Raises `NotApplicableError` where two of these tables give one epsilon differently.
     """
-    lines = [
-        "| `fl-shuffle simulate ..` | one report, unit | accuracy | proven, reports seen | "
-        "over attack | proven, sums seen | GSPA says |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     accounted = {row["configuration"]: row for row in read_csv(folder / EPSILONS)}
     clients = read_csv(folder / CLIENT_LEVEL)
     clients.sort(key=lambda row: -float(row[LOCAL_BUDGET]))
@@ -127,8 +127,8 @@ def expectations(folder: Path) -> str:
             rounded_up(sums),
             f"{said:.3g}{refuted}",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return markdown(HEADS, lines)
 
 
 def _require_same(row: Mapping[str, str], own: Mapping[str, str]) -> None:

@@ -13,22 +13,17 @@ from fl_shuffle.configuration.sections import ServerSection
 ROUNDS = 12
 
 
-def reference(section: ServerSection, theta: torch.Tensor) -> torch.optim.Optimizer:
-    if section.optimizer == "adam":
-        betas = (section.momentum, section.beta2)
-        return torch.optim.Adam([theta], lr=section.learning_rate, betas=betas)
-    momentum = section.momentum if section.optimizer == "momentum" else 0.0
-    return torch.optim.SGD([theta], lr=section.learning_rate, momentum=momentum)
-
-
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_steps_are_those_of_torch_optim(kind: str) -> None:
     section = ServerSection(optimizer=kind, learning_rate=0.3, decay="cosine")
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(100, generator=generator)
-    ours = ServerOptimizer(section, start)
-    theirs = start.clone().requires_grad_(True)
-    optimizer = reference(section, theirs)
+    ours, theirs = ServerOptimizer(section, start), start.clone().requires_grad_(True)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        [theirs], lr=0.3, momentum=section.momentum * (kind == "momentum")
+    )
+    if kind == "adam":
+        optimizer = torch.optim.Adam([theirs], lr=0.3, betas=(section.momentum, section.beta2))
     for number in range(1, ROUNDS + 1):
         gradient = torch.randn(100, generator=generator)
         for group in optimizer.param_groups:

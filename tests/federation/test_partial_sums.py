@@ -69,25 +69,25 @@ def test_a_node_that_is_not_simulated_sends_no_sum() -> None:
 
 def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     adopt_task_identity(1)
-    requests = [TrainRequest(1, first, 2, summed=True) for first in range(0, 10, 2)]
     model = Layout.flat(3).record(np.zeros(3, np.float32))
-    asked = [request.message(model, 2) for request in requests]
-    everyone = np.ones(10, dtype=bool)
     shuffler = LocalShuffler(3, np.full(10, 1.5), SeedTree(1), min_reports=4, keep=False)
-    batch = shuffler.open(1, everyone)
+    batch = shuffler.open(1, np.ones(10, dtype=bool))
     both, one = np.array([True, True]), np.array([True, False])
-    for position, reply in enumerate(
+    for position, answer in enumerate(
         (
-            reply_with(asked[0], total=np.array([3.0, -3.0, 0.0]), valid=both),
-            reply_with(asked[1], total=np.array([1.6, 0.0, 0.0]), valid=one),
-            reply_with(asked[2], total=np.array([np.nan, 0.0, 0.0]), valid=both),
-            reply_with(asked[3], total=np.zeros(4), valid=both),
-            reply_with(asked[4], reports=np.ones((2, 3), np.float32)),
+            {"total": np.array([3.0, -3.0, 0.0]), "valid": both},
+            {"total": np.array([1.6, 0.0, 0.0]), "valid": one},
+            {"total": np.array([np.nan, 0.0, 0.0]), "valid": both},
+            {"total": np.zeros(4), "valid": both},
+            {"reports": np.ones((2, 3), np.float32)},
         )
     ):
-        answer = read_answer(reply, requests[position], 3, batch.reasons)
-        if answer is not None:
-            batch.add(answer, requests[position].clients, position)
+        request = TrainRequest(1, 2 * position, 2, summed=True)
+        found = read_answer(
+            reply_with(request.message(model, 2), **answer), request, 3, batch.reasons
+        )
+        if found is not None:
+            batch.add(found, request.clients, position)
     assert batch.close().tolist() == [True, True, *[False] * 6, True, True]
     released = batch.release()
     assert released.count == 4 and released.total is not None
@@ -95,5 +95,5 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     assert batch.reasons == Counter({OUT_OF_RANGE: 4, "wrong shape": 2})
     # Nor is one that nobody asked for.
     unasked = TrainRequest(1, 0, 2)
-    total = reply_with(asked[0], total=np.ones(3), valid=both)
+    total = reply_with(unasked.message(model, 2), total=np.ones(3), valid=both)
     assert read_answer(total, unasked, 3, Counter()) is None

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.randomizers.noise_words import AesWords
 from fl_shuffle.randomizers.personal import make_randomizer
+from tests.federation.small_tasks import SIZES, configured, task_of
 
-CLIENTS, DIMENSION = 6, 8
+DIMENSION = 8
 BUDGETS = {"distribution": "uniform", "low": 0.5, "high": 4.0, "seed": 2}
 
 
@@ -26,29 +25,21 @@ BUDGETS = {"distribution": "uniform", "low": 0.5, "high": 4.0, "seed": 2}
     "more",
     [
         {},
-        {"budgets": BUDGETS},
         {"budgets": BUDGETS, "server": {"weights": "inverse-variance"}},
         {"budgets": BUDGETS, "privacy": {"personalization": "clipping"}},
     ],
-    ids=["equal", "personal", "weighted", "common noise"],
+    ids=["equal", "weighted", "common noise"],
 )
 def test_noise_of_known_words_is_the_plans_scale_times_a_constant(
     more: dict[str, Any], noise: str, entropy: str, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words of U = 1/2 and of the angle 0 make the normal variate sqrt(2 ln 2) and the Laplace
     variate ln 2. Nothing but one rounding to the grid is left between report and scale."""
-    privacy = {"randomizer": noise, "unit": "client", "clip_norm": 0.7, **more.get("privacy", {})}
-    config = parse_config(
-        {
-            "run": {"seed": 1, "entropy": entropy},
-            "data": {"clients": CLIENTS},
-            "budgets": more.get("budgets", {"epsilon": 1.5}),
-            "server": more.get("server", {}),
-            "privacy": privacy,
-        }
-    )
-    budgets = make_budgets(config.budgets, CLIENTS)
-    plan = make_plan(config, budgets, np.full(CLIENTS, 3, dtype=np.int64))
+    tables = configured(entropy, randomizer=noise, unit="client").to_dict()
+    for section, values in more.items():
+        tables[section] |= values
+    config, clients = parse_config(tables), len(SIZES)
+    plan = task_of(config).plan
     angles = DIMENSION // 2 if noise == "gaussian" else DIMENSION
 
     def known(self: AesWords, ids: Any, tile: int, raw: np.ndarray) -> None:
@@ -59,7 +50,7 @@ def test_noise_of_known_words_is_the_plans_scale_times_a_constant(
 
     monkeypatch.setattr(AesWords, "fill", known)
     randomize = make_randomizer(config, plan)
-    rows = randomize(torch.zeros(CLIENTS, DIMENSION), np.arange(CLIENTS), 1)
+    rows = randomize(torch.zeros(clients, DIMENSION), np.arange(clients), 1)
     variate = math.sqrt(2.0 * math.log(2.0)) if noise == "gaussian" else math.log(2.0)
     wanted = plan.weight * plan.scale * variate
     drawn = rows.double().numpy()

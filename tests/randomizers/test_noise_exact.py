@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import Mock
 
 import mpmath
 import numpy as np
@@ -30,17 +31,11 @@ def reports(noise: str, d: int = 301, rows: int = 7, scale: float = 0.3) -> torc
 def test_the_exact_way_and_the_fast_way_agree(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every report worked out to 400 bits with other further bits is what doubles gave."""
     fast = reports(noise)
-    asked = []
-    exact = noise_exact.exact_report
-
-    def counting(*arguments: object) -> float:
-        asked.append(arguments)
-        return exact(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(noise_exact, "exact_report", counting)
+    exact = Mock(wraps=noise_exact.exact_report)
+    monkeypatch.setattr(noise_exact, "exact_report", exact)
     monkeypatch.setattr(noise_exact, "TOLERANCE", 1.0)
     assert torch.equal(reports(noise), fast)
-    assert len(asked) == fast.numel()
+    assert exact.call_count == fast.numel()
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])

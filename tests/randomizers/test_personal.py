@@ -67,26 +67,38 @@ def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
             assert rows[client].any()
 
 
-@pytest.mark.parametrize(("entropy", "bits"), [("seeded", 32), ("system", 64)])
+@pytest.mark.parametrize(
+    ("entropy", "bits", "place"), [("seeded", 32, "meta"), ("system", 64, "cpu")]
+)
 def test_noise_that_protects_somebody_has_64_bits(
-    entropy: str, bits: int, monkeypatch: pytest.MonkeyPatch
+    entropy: str, bits: int, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And is drawn on the processor: the device `meta`, of which `cpu()` is zeros, plays a GPU."""
     drawn = []
 
     class Watched(NoiseStream):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            drawn.append(self.bits)
+            drawn.append((self.bits, self.device.type))
+
+        def add_(self, law: str, values: Tensor, *arguments: Any) -> Tensor:
+            return values if self.device.type == "meta" else super().add_(law, values, *arguments)
+
+    class Rows(Tensor):
+        def cpu(self) -> Tensor:
+            return torch.zeros(self.shape)
 
     monkeypatch.setattr(personal, "NoiseStream", Watched)
     config = configured(entropy)
     task = task_of(config)
     reports = OneNode(config, task).reports(TrainRequest(1, 0, 4), parameters_of(config))
-    assert drawn == [bits]
     assert not np.mod(reports.astype(np.float64), task.plan.step[:, None]).any()
     # The audit plays with noise of the run's word size.
     Canaries(config, dimension=5).play(1)
-    assert drawn and set(drawn) == {bits}
+    assert len(drawn) > 1 and set(drawn) == {(bits, "cpu")}
+    rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
+    reports = make_randomizer(config, task.plan)(rows, np.arange(4), 1)
+    assert drawn[-1] == (bits, place) and bool(reports.any()) == (entropy == "system")
 
 
 @pytest.mark.parametrize("randomizer", ["gaussian", "laplace", "discrete-gaussian"])
@@ -108,57 +120,23 @@ def test_who_asks_twice_gets_other_noise(randomizer: str) -> None:
     assert not np.array_equal(*sums)
 
 
-@pytest.mark.parametrize(("entropy", "place"), [("seeded", "meta"), ("system", "cpu")])
-def test_noise_that_protects_somebody_is_drawn_on_the_processor(
-    entropy: str, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for a GPU: means come from the device `meta`, whose `cpu()` here is zeros."""
-    config = configured(entropy)
-    randomize = make_randomizer(config, task_of(config).plan)
-    drawn = []
-
-    class Watched(NoiseStream):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            drawn.append(self.device.type)
-
-        def add_(self, law: str, values: Tensor, *arguments: Any) -> Tensor:
-            return values if self.device.type == "meta" else super().add_(law, values, *arguments)
-
-    class Rows(Tensor):
-        def cpu(self) -> Tensor:
-            return torch.zeros(self.shape)
-
-    rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
-    monkeypatch.setattr(personal, "NoiseStream", Watched)
-    reports = randomize(rows, np.arange(4), 1)
-    assert drawn == [place]
-    assert bool(reports.any()) == (entropy == "system")
-
-
 @pytest.mark.parametrize("entropy", ["seeded", "system"])
 def test_the_reports_of_a_round_have_noise_of_their_own(entropy: str) -> None:
     """Shared noise would leave one report, shown several times."""
     base = configured(entropy).to_dict()
     base["privacy"]["reports_per_round"] = 3
     config = parse_config(base)
-    plan = task_of(config).plan
-    everybody = np.arange(len(SIZES))
+    plan, everybody, zeros = task_of(config).plan, np.arange(len(SIZES)), torch.zeros(4, 27)
     randomize = make_randomizer(config, plan)
-    drawn = [
-        randomize(torch.zeros(len(SIZES), 27), everybody, number).numpy().astype(np.float64)
-        for number in range(1, 301)
-    ]
+    drawn = [randomize(zeros.clone(), everybody, k).double().numpy() for k in range(1, 301)]
     noise = np.array(drawn).reshape(300, 3, len(SIZES), 27) / plan.scale[:, None]
     if entropy == "seeded":
         # The first report is that of a round of one.
         alone = make_randomizer(config, replace(plan, reports_per_round=1))
-        first = alone(torch.zeros(len(SIZES), 27), everybody, 1)
-        assert np.array_equal(first.numpy(), drawn[0][: len(SIZES)])
+        assert np.array_equal(alone(zeros.clone(), everybody, 1).numpy(), drawn[0][: len(SIZES)])
     size = noise[:, 0].size
     for a, b in ((0, 1), (0, 2), (1, 2)):
-        shared = float(np.mean(noise[:, a] * noise[:, b]))
-        assert abs(shared) < 5.0 / math.sqrt(size)
+        assert abs(float(np.mean(noise[:, a] * noise[:, b]))) < 5.0 / math.sqrt(size)
         assert 0.95 < float(np.mean(np.square(noise[:, a]))) < 1.05
 
 

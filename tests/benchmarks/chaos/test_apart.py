@@ -33,8 +33,7 @@ def test_nothing_is_lost_or_seen(tmp_path: Path) -> None:
 
 def test_what_lies_where_it_must_not_is_found(tmp_path: Path) -> None:
     """A piece of a report in a store, a run's file, or a process's memory."""
-    found = Parties(tmp_path)
-    run = tmp_path / "run"
+    found, run = Parties(tmp_path), tmp_path / "run"
     for folder in (found.store, found.passes, run):
         folder.mkdir()
     found.key.write_text(bytes(range(32)).hex())
@@ -42,12 +41,13 @@ def test_what_lies_where_it_must_not_is_found(tmp_path: Path) -> None:
         (found.passes / f"site-{number}.json").write_text(f'{{"token": "{number:064x}"}}')
     piece = np.linspace(0.1, 0.8, 8, dtype="<f4").tobytes()
     note(tmp_path / "witness-reports", piece.hex())
-    (found.store / "kept").write_bytes(b"a" * 33)
-    (run / "metrics").write_bytes(b"b" * 33)
-    assert found.seen_in_files(run) == []
-    (found.store / "kept").write_bytes(b"a" + piece + b"a")
-    assert found.seen_in_files(run) == ["the shuffler's files"]
-    (run / "metrics").write_bytes(f"{1:064x}".encode())
-    assert found.seen_in_files(run) == ["the shuffler's files", "the run's files"]
+    for kept, metrics, seen in (
+        (b"a" * 33, b"b" * 33, []),
+        (b"a" + piece + b"a", b"b" * 33, ["the shuffler's files"]),
+        (piece, f"{1:064x}".encode(), ["the shuffler's files", "the run's files"]),
+    ):
+        (found.store / "kept").write_bytes(kept)
+        (run / "metrics").write_bytes(metrics)
+        assert found.seen_in_files(run) == seen
     held = bytes(reversed(piece))
     assert found_in_memory(os.getpid(), [held]) == {held}

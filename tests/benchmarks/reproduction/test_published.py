@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reproduction.published import (
-    BlanketMoments,
-    bennett_delta,
-    clone_rdp,
     echo_epsilon,
     echo_sum,
     gspa_exact_curve,
-    hoeffding_delta,
 )
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from tests.oracles import clone_pair, krr_matrix, pair_delta, pair_renyi, worst_delta
+from tests.oracles import clone_pair, krr_matrix, pair_delta, worst_delta
 
 
 def test_echo_by_its_double_sum() -> None:
@@ -38,26 +33,6 @@ def test_echo_by_its_double_sum() -> None:
     assert echo_epsilon(budgets, 1e-6) == pytest.approx(float(eps.max()))
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    values=st.lists(st.floats(-3.0, 2.0), min_size=2, max_size=5),
-    gamma=st.floats(0.1, 1.0),
-    n=st.integers(1, 6),
-)
-def test_moment_bounds_cover_enumerated_sums(values: list[float], gamma: float, n: int) -> None:
-    """Any law with mean 1 - e^eps: (1/(gamma n)) E (sum over Bin(n, gamma) draws)_+ exactly."""
-    v, weights, epsilon = np.array(values), np.full(len(values), 1.0 / len(values)), 0.3
-    v = v - v.mean() - math.expm1(epsilon)
-    total, mass = np.zeros(1), np.ones(1)
-    for _ in range(n):
-        total = np.add.outer(total, np.append(0.0, v)).ravel()
-        mass = np.multiply.outer(mass, np.append(1.0 - gamma, gamma * weights)).ravel()
-    exact = float(mass @ np.maximum(total, 0.0)) / (gamma * n)
-    moments = BlanketMoments.of_law(AtomicLaw.of(v, weights), gamma)
-    for formula in (hoeffding_delta, bennett_delta):
-        assert exact <= formula(moments, n, epsilon) * (1 + 1e-9) + 1e-12
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5),
@@ -71,14 +46,6 @@ def test_gspa_reduction_covers_binary_response(budgets: list[float], share: floa
         order = [budgets[i], *budgets[:i], *budgets[i + 1 :]]
         exact = worst_delta([krr_matrix(x, 2) for x in order], epsilon)
         assert exact <= ours * (1 + 1e-9) + 1e-15
-
-
-@pytest.mark.parametrize(
-    ("epsilon0", "n", "order"), [(1.0, 1, 2.0), (2.0, 12, 1.5), (0.5, 60, 8.0), (1.0, 40, 20.0)]
-)
-def test_clone_divergence_matches_its_definition(epsilon0: float, n: int, order: float) -> None:
-    exact = pair_renyi(*clone_pair(epsilon0, n), order)
-    assert clone_rdp(epsilon0, n, order) == pytest.approx(float(exact), rel=1e-9)
 
 
 def test_the_printed_pair_of_the_renyi_paper_is_not_a_bound() -> None:

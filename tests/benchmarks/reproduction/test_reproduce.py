@@ -93,9 +93,6 @@ def test_unequal_weights_lean_when_budgets_go_with_the_data(tmp_path: Path) -> N
         assert bias[biased] > 20.0
 
 
-# --- the command --------------------------------------------------------------------------------
-
-
 TEXTS = {"title": "A toy", "paper": "Nobody 2000", "claim": "7 | 8", "reproduction": "seven",
          "honest": "fast {{ fast }}, {{ bounds | span }}"}  # fmt: skip
 
@@ -144,9 +141,6 @@ def test_finished_targets_are_skipped_until_something_changes(
     assert toy.runs == 4
     page = (tmp_path / "README.md").read_text()
     assert "| 7 \\| 8 | seven | fast True, 25% to 50% |" in page and "](toy/plot.png)" in page
-
-
-# --- what is published --------------------------------------------------------------------------
 
 
 def test_publish_needs_every_full_result(
