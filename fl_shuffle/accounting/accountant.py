@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,13 +56,16 @@ Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
 
 
-class _After(NamedTuple):
+@dataclass
+class _After:
     """What is counted if the reports of those `present` [n] are released, too."""
 
     present: Mask
     histories: ParticipationHistory
     published: ParticipationHistory
     sums: SumAccount
+    spend: Spend | None = None
+    """What that says, once it was asked for."""
 
 
 class Accountant:
@@ -129,7 +132,6 @@ class Accountant:
         self._dimension = dimension
         self._shares = gspa_shares(self._classes.epsilon0, self._classes.delta0)
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
-        self._memo: tuple[int, Mask, Spend] | None = None
         self._totals: ClientTotals | None = None
         self._after: _After | None = None
 
@@ -145,9 +147,10 @@ class Accountant:
 
     def preview(self, round_number: int, present: Mask) -> Spend:
         """The cumulative spend if these clients' reports were released; changes nothing."""
-        memo = self._memo
-        if memo is not None and memo[0] == round_number and np.array_equal(memo[1], present):
-            return memo[2]
+        # A round is asked about when it is reserved and again when it is committed.
+        after = self._counting(present)
+        if after.spend is not None and after.spend.round_number == round_number:
+            return after.spend
         counts = self.class_counts(present)
         mu = self._published_mu(counts)
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
@@ -168,18 +171,17 @@ class Accountant:
         if self._trained_privately:
             columns, mu, total = of_declared_training(columns), None, None
         reports, release = int(counts.sum()), self.trust.release
-        spend = Spend(round_number, reports, self._delta, mu, total, columns, release=release)
-        # A round is asked about when it is reserved and again when it is committed.
-        self._memo = (round_number, present.copy(), spend)
-        return spend
+        after.spend = Spend(round_number, reports, self._delta, mu, total, columns, release)
+        return after.spend
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
         mu = self._published_mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
-        _, self._histories, self._published, self._sums = self._counting(present)
+        after = self._counting(present)
+        self._histories, self._published, self._sums = after.histories, after.published, after.sums
         self._taken = self._with(present)
-        self._memo = self._after = self._totals = None
+        self._after = self._totals = None
 
     def lower_columns(self) -> dict[str, Column]:
         """What known attacks certainly achieve on all that was released so far: the columns `lower`

@@ -21,7 +21,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -35,6 +35,17 @@ from fl_shuffle.version import __version__
 KEPT: Final = PrivateCache("certified pairs", ".pair", 256 << 20)
 SHIPPED: Final = Path(__file__).with_name("shipped_pairs.json")
 
+
+def digest_of_code(root: Path) -> str:
+    """Of all Python files below `root`."""
+    code = hashlib.blake2b(digest_size=32)
+    for path in sorted(root.rglob("*.py")):
+        code.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return code.hexdigest()
+
+
+CODE: Final = digest_of_code(Path(__file__).parent)
+"""The accounting that this process runs: what changes on disk later is not it."""
 Kind = TypeVar("Kind")
 Certified = TypeVar("Certified", DominatingPair, float)
 
@@ -69,7 +80,6 @@ def _folder() -> Path | None:
         return None
 
 
-@cache
 def _shipped() -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(SHIPPED.read_text(encoding="utf-8"))
@@ -82,22 +92,12 @@ def key(kind: Any, *, anywhere: bool = False) -> str:
     """What a round's file is called; `anywhere`: whatever machine and libraries certified it."""
     digest = hashlib.blake2b(digest_size=32)
     round_ = {"kind": type(kind).__name__, **asdict(kind)}
-    code, *machine = _circumstances()
-    for part in (round_, code, *([] if anywhere else machine)):
+    libraries = [__version__, sys.version, np.__version__, scipy.__version__]
+    machine = [libraries, [platform.node(), platform.machine()]]
+    for part in (round_, CODE, *([] if anywhere else machine)):
         # Floats are written with as many digits as tell them apart.
         digest.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
     return digest.hexdigest()
-
-
-@cache
-def _circumstances() -> tuple[Any, ...]:
-    """What does not change while a process runs."""
-    code = hashlib.blake2b(digest_size=32)
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        code.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    libraries = [__version__, sys.version, np.__version__, scipy.__version__]
-    return code.hexdigest(), libraries, [platform.node(), platform.machine()]
 
 
 def _to_bytes(pair: DominatingPair | float) -> bytes:

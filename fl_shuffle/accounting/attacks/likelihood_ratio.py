@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +100,7 @@ def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 
 
 
 def _best(batch: Batch | None, rounds: int, **at: float) -> float:
-    found = () if batch is None else _scores(batch)
+    found = [] if batch is None else [Scores(data) for data in data_sets(batch)]
     signals = [scores.signal(rounds) for scores in found]
     promising = ATTACK_NEARLY_BEST * max(signals, default=0.0)
     return max(
@@ -112,11 +111,6 @@ def _best(batch: Batch | None, rounds: int, **at: float) -> float:
         ),
         default=0.0,
     )
-
-
-@lru_cache(maxsize=16)
-def _scores(batch: Batch) -> tuple[Scores, ...]:
-    return tuple(Scores(data) for data in data_sets(batch))
 
 
 class Scores:

@@ -9,7 +9,6 @@ profile of one report, and of T reports, is a computation on the line. `ratio` =
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +23,8 @@ LAPLACE_PAIR_NODES = 1500
 """Points of the exact one-round profile that the composed pair connects."""
 LAPLACE_MAX_RATIO = 500.0
 """Larger local budgets count as no protection at all."""
+LAPLACE_CLOSE = 6e-5
+"""An epsilon of several rounds is found this closely, relatively."""
 
 FloatArray = NDArray[np.float64]
 
@@ -36,21 +37,21 @@ def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:
     return result
 
 
-def laplace_delta(epsilon: float, ratio: float, rounds: int = 1) -> float:
-    """Upper bound on the divergence of `rounds` Laplace reports at `epsilon` >= 0.
+def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArray:
+    """Upper bound on the divergence of `rounds` Laplace reports at `epsilon` >= 0, elementwise.
 
     Exact for one round; for more, the composed worst pair, rounded up by about 1e-5 relative in
     epsilon. Zero from rounds * ratio on (pure differential privacy).
     """
-    budget = require_real("epsilon", epsilon, minimum=0.0)
     r, times = _checked(ratio, rounds)
-    if budget >= r * times:
-        return 0.0
+    budget = np.asarray(epsilon, dtype=np.float64)
     if times == 1:
-        return float(laplace_profile(budget, r))
-    if r > LAPLACE_MAX_RATIO:
-        return 1.0
-    return Composition([(local_pair(r), times)]).delta(budget)
+        found = laplace_profile(budget, r)
+    elif r > LAPLACE_MAX_RATIO:
+        found = np.ones_like(budget)
+    else:
+        found = Composition([(local_pair(r), times)]).profile(budget).reshape(budget.shape)
+    return np.where(budget < r * times, found, 0.0)
 
 
 def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
@@ -68,9 +69,16 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
         left = pure * (1.0 + 4e-16) + 2.0 * math.log1p(-target)
         return max(0.0, min(pure, left * (1.0 + 1e-12)))
     composed = Composition([(local_pair(r), times)])
-    # The direct inverse is loose for few rounds; delta itself is not, and every step is certified.
     high = min(pure, composed.epsilon(target))
-    return bisected(lambda epsilon: composed.delta(epsilon) <= target, high, 0.0, 6e-5)[0]
+
+    def holds(epsilon: float) -> bool:
+        return composed.delta(epsilon) <= target
+
+    # The direct inverse may be loose for few rounds; delta itself is not, and every step is
+    # certified.
+    near = high * (1.0 - LAPLACE_CLOSE)
+    good, bad = (near, 0.0) if holds(near) else (high, near)
+    return bisected(holds, good, bad, LAPLACE_CLOSE)[0]
 
 
 def _checked(ratio: float, rounds: int) -> tuple[float, int]:
@@ -78,7 +86,6 @@ def _checked(ratio: float, rounds: int) -> tuple[float, int]:
     return r, require_integer("rounds", rounds, minimum=1, maximum=MAX_COMPOSED)
 
 
-@lru_cache(maxsize=256)
 def local_pair(ratio: float) -> DominatingPair:
     """The dominating pair of one Laplace report."""
     grid = np.linspace(0.0, ratio, LAPLACE_PAIR_NODES) if ratio > 0.0 else np.zeros(1)

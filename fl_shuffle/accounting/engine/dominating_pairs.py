@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,11 +41,8 @@ class DominatingPair:
     infinite: float
     grid: float = 0.0
     """A step whose multiples all losses are, where one is known: no need to round them."""
-    _spectra: dict[tuple[float, int, float], ComplexArray] = field(default_factory=dict, repr=False)
-    _lattices: dict[float, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
-    _moments: dict[tuple[float, float], tuple[float, float, float]] = field(
-        default_factory=dict, repr=False
-    )
+    _tilts: dict[tuple[float, float, int], Any] = field(default_factory=dict, repr=False)
+    """What was asked of (tilt, step): moments, and the last spectra of so many cells."""
 
     @classmethod
     def from_curve(
@@ -111,18 +109,19 @@ class DominatingPair:
 
         With a `step` of the law on that lattice.
         """
-        if (tilt, step) not in self._moments:
+        if (tilt, step, 0) not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
             top = float(np.max(exponent))
-            if top == -math.inf:  # loss is certain: nothing is finite
-                self._moments[tilt, step] = -math.inf, 0.0, 0.0
-                return self._moments[tilt, step]
-            weights = np.exp(exponent - top)
-            total = float(np.sum(weights))
-            mean = float(weights @ losses) / total
-            variance = float(weights @ (losses - mean) ** 2) / total
-            self._moments[tilt, step] = top + math.log(total), mean, variance
-        return self._moments[tilt, step]
+            found = -math.inf, 0.0, 0.0
+            if top > -math.inf:  # else loss is certain: nothing is finite
+                weights = np.exp(exponent - top)
+                total = float(np.sum(weights))
+                mean = float(weights @ losses) / total
+                variance = float(weights @ (losses - mean) ** 2) / total
+                found = top + math.log(total), mean, variance
+            self._tilts[tilt, step, 0] = found
+        known: tuple[float, float, float] = self._tilts[tilt, step, 0]
+        return known
 
     def log_moments(self, tilts: FloatArray, step: float = 0.0) -> FloatArray:
         """The first of `moments` at each of the tilts [k]."""
@@ -131,25 +130,25 @@ class DominatingPair:
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
         """log of the Fourier transform of the tilted, normalised lattice law; the last few are
         kept."""
-        key = (step, size, tilt)
-        if key not in self._spectra:
+        key = (tilt, step, size)
+        if key not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
             weights = np.exp(exponent - self.moments(tilt, step)[0])
             index = np.mod(np.rint(losses / step).astype(np.int64), size)
             transform = np.fft.rfft(np.bincount(index, weights, minlength=size))
             modulus = np.maximum(np.abs(transform), 1e-300)
-            while len(self._spectra) >= LATTICE_SPECTRA:
-                del self._spectra[next(iter(self._spectra))]
-            self._spectra[key] = np.log(modulus) + 1j * np.angle(transform)
-        return self._spectra[key]
+            spectra = [each for each in self._tilts if each[-1]]
+            for old in spectra[: 1 - LATTICE_SPECTRA]:
+                del self._tilts[old]
+            self._tilts[key] = np.log(modulus) + 1j * np.angle(transform)
+        found: ComplexArray = self._tilts[key]
+        return found
 
     def _tilted(self, tilt: float, step: float) -> tuple[FloatArray, FloatArray]:
         """Losses, those of the lattice of this step (0: the law's own), and the logarithms of mass
         times e^(tilt loss) there."""
-        if step not in self._lattices:
-            index, masses = self.on_lattice(step) if step else (self.losses, self.masses)
-            self._lattices[step] = np.asarray((step or 1.0) * index, dtype=np.float64), masses
-        losses, mass = self._lattices[step]
+        index, mass = self.on_lattice(step) if step else (self.losses, self.masses)
+        losses = np.asarray((step or 1.0) * index, dtype=np.float64)
         with np.errstate(divide="ignore"):
             return losses, np.log(mass) + tilt * losses
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,15 +116,10 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
     Raises `InvalidValueError` for delta outside (0, 1) or a negative mu.
     """
-    target = require_open_unit("delta", delta)
-    return _gaussian_epsilon(target, require_real("mu", mu, minimum=0.0, maximum=MAX_MU))
-
-
-@lru_cache(maxsize=1 << 12)
-def _gaussian_epsilon(delta: float, mu: float) -> float:
-    """Kept: a round asks several times, of the reports' own noise above all. One call of the
-    profile confirms what Newton's method proposes; where it does not, all is done as for many."""
-    target = delta * (1.0 - PROFILE_ROUND_OFF)
+    target = require_open_unit("delta", delta) * (1.0 - PROFILE_ROUND_OFF)
+    require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
+    # One call of the profile confirms what Newton's method proposes; where it does not, all is
+    # done as for many.
     tried = _newton_epsilon(target, mu) * np.array([0.0, 1.0 - NEWTON_NEAR, 1.0 + NEWTON_NEAR])
     at_zero, below, above = gaussian_profile(tried, mu).tolist()
     if at_zero <= target:

@@ -10,7 +10,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classi
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta, secrecy
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.reports import ReportClass, RoundType
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curve_of
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
@@ -46,7 +46,7 @@ def proven_vector_guarantee(query: Question) -> Guarantee:
             *secrecy(query),
         ),
         **report_details(query, classes),
-        shuffling_helps=any(library.curve(view).credit for view in views),
+        shuffling_helps=any(curve_of(view).credit for view in views),
     )
 
 

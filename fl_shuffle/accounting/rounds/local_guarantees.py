@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, log_expit
 
 from fl_shuffle.accounting.bisection import bisected
@@ -65,13 +65,15 @@ def local_epsilon(law: OwnLaw, rounds: int, delta: float) -> float:
     )[0]
 
 
-def local_delta(law: OwnLaw, rounds: int, epsilon: float) -> float:
-    """The same the other way round: delta at `epsilon`."""
+def local_delta(law: OwnLaw, rounds: int, epsilon: ArrayLike) -> Vector:
+    """The same the other way round: delta at `epsilon`, elementwise."""
     if law.noise == "gaussian":
-        return float(gaussian_profile(epsilon, law.exposure * math.sqrt(rounds)))
+        return gaussian_profile(epsilon, law.exposure * math.sqrt(rounds))
     if law.noise == "laplace":
         return laplace_delta(epsilon, law.exposure, rounds)
-    return declared_delta(law.exposure, law.delta0, rounds, epsilon)
+    at = np.asarray(epsilon, dtype=np.float64)
+    found = [declared_delta(law.exposure, law.delta0, rounds, each) for each in at.ravel().tolist()]
+    return np.reshape(np.array(found), at.shape)
 
 
 def own_pair(law: OwnLaw) -> DominatingPair | None:

@@ -54,15 +54,8 @@ class RoundLibrary:
     """
 
     def __init__(self) -> None:
-        self._curves: dict[RoundKind, OneRoundCurve] = {}
         self._pairs: dict[RoundKind, DominatingPair | None] = {}
         self._epsilons: dict[tuple[frozenset[tuple[RoundKind, int]], float], float] = {}
-
-    def curve(self, kind: RoundKind) -> OneRoundCurve:
-        """The one-round curve of `kind`."""
-        if kind not in self._curves:
-            self._curves[kind] = curve_of(kind)
-        return self._curves[kind]
 
     @property
     def known_pairs(self) -> dict[RoundKind, DominatingPair]:
@@ -72,7 +65,7 @@ class RoundLibrary:
     def pair(self, kind: RoundKind) -> DominatingPair | None:
         """The dominating pair of one round of `kind`; None if its losses are too large for one."""
         if kind not in self._pairs:
-            credit = self.curve(kind).credit
+            credit = curve_of(kind).credit
             self._pairs[kind] = _certified_pair(kind) if credit else own_pair(kind.law)
         return self._pairs[kind]
 
@@ -100,14 +93,13 @@ class RoundLibrary:
         key = (frozenset(spent.items()), delta)
         if key not in self._epsilons:
             best = self.local_epsilon(spent, delta)
-            met = [kind for kind, times in spent.items() if times > 0]
-            if any(self.curve(kind).credit for kind in met):
-                if _is_single(spent):
-                    # The curve itself, at the target alone.
-                    best = min(best, _alone_epsilon(SingleRound(met[0], delta)))
-                else:
-                    composed = self.composition(spent)
-                    best = best if composed is None else min(best, composed.epsilon(delta))
+            single = _single(spent)
+            if single is None:
+                composed = self.composition(spent)
+                best = best if composed is None else min(best, composed.epsilon(delta))
+            elif curve_of(single).credit:
+                # The curve itself, at the target alone.
+                best = min(best, _alone_epsilon(SingleRound(single, delta)))
             if len(self._epsilons) >= ROUND_KNOWN_EPSILONS:
                 self._epsilons.clear()
             self._epsilons[key] = best
@@ -116,15 +108,15 @@ class RoundLibrary:
     def profile(self, spent: Spent, epsilons: ArrayLike) -> FloatArray:
         """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
         grid = np.asarray(epsilons, dtype=np.float64).ravel()
-        met = [kind for kind, times in spent.items() if times > 0]
-        if _is_single(spent):
-            curve = curve_of(met[0])
+        single = _single(spent)
+        if single is not None:
+            curve = curve_of(single)
             return np.array([curve.delta(float(value)) for value in grid])
         laws = _own_laws(spent)
         best = np.full(grid.shape, float(len(laws) > 0))
         if len(laws) == 1:
             ((law, times),) = laws.items()
-            best = np.array([local_delta(law, times, value) for value in grid.tolist()])
+            best = local_delta(law, times, grid)
         composed = self.composition(spent)
         return best if composed is None else np.minimum(best, composed.profile(grid))
 
@@ -134,9 +126,10 @@ class RoundLibrary:
         return trade_off(type_one, lambda grid: self.profile(spent, grid), end, 120)
 
 
-def _is_single(spent: Spent) -> bool:
-    """Whether it is one round in all: its epsilon comes from the curve itself."""
-    return sum(spent.values()) == 1
+def _single(spent: Spent) -> RoundKind | None:
+    """The round, if it is one in all: its epsilon comes from the curve itself."""
+    met = [kind for kind, times in spent.items() if times > 0]
+    return met[0] if sum(spent.values()) == 1 else None
 
 
 @pair_cache.kept

@@ -84,9 +84,7 @@ class ShuffledView:
         self._whole: tuple[int, ...] = self._counts_of(self.account_of)
         self._lost_of_all = self._lost(len(class_of))
         # More reports never hide less, so who gets no credit from everybody is not given any.
-        self._creditable = () if self._sequential else self._credited()
-        # The next round's batch is mostly the same.
-        self._last: tuple[tuple[int, ...], int, dict[int, RoundKind]] | None = None
+        self._creditable = {} if self._sequential else self._credited()
 
     def _lost(self, arrived: int) -> int:
         """How many of so many reports may be colluders'."""
@@ -159,18 +157,15 @@ class ShuffledView:
             for group, count in zip(self._groups[cohort], counts, strict=True)
         ]
 
-    def _credited(self) -> tuple[int, ...]:
-        """The groups that the theorem gives any credit in the whole batch."""
-        counts = self._whole
+    def _credited(self) -> dict[int, RoundKind]:
+        """The groups that the theorem gives any credit in the whole batch, and what that is to
+        them."""
+        counts, lost = self._whole, self._lost_of_all
         sizes = [sum(counts[cohort]) for cohort in self._cohort_of]
         sizes += counts[len(self._groups) :]
-        return tuple(
-            index
-            for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
-            if count
-            and size > 1 + self._lost_of_all
-            and curve_of(self._kind(counts, index, self._lost_of_all)).credit
-        )
+        hidden = [i for i, size in enumerate(sizes) if counts[i] and size > 1 + lost]
+        wholes = {index: self._kind(counts, index, lost) for index in hidden}
+        return {index: whole for index, whole in wholes.items() if curve_of(whole).credit}
 
     def round_types(self, present: Mask) -> dict[int, RoundKind]:
         """Group -> how this round looks to its clients, for every group that may ever get credit.
@@ -178,18 +173,12 @@ class ShuffledView:
         Such a group is listed in every round, credited or not: its history must be complete. The
         types depend on who is present and on nothing that was asked before.
         """
-        if not self._creditable:
-            return {}
         counts, lost = self._counts(present), self._lost(int(np.count_nonzero(present)))
-        if self._last is not None and self._last[:2] == (counts, lost):
-            return self._last[2]
-        types: dict[int, RoundKind] = {}
-        for index in self._creditable:
-            if counts[index]:
-                whole = self._kind(self._whole, index, self._lost_of_all)
-                types[index] = self._kind(counts, index, lost).lessened(whole)
-        self._last = counts, lost, types
-        return types
+        return {
+            index: self._kind(counts, index, lost).lessened(whole)
+            for index, whole in self._creditable.items()
+            if counts[index]
+        }
 
     def no_credit_reason(self) -> str | None:
         """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,6 @@ def best_setting(
     return Setting(move, max(radius, 0.5 * move), tuple(groups))
 
 
-@lru_cache(maxsize=1 << 12)
 def _gains(setting: Setting) -> bool:
     """Whether the theorem says more than the local curve; predictions of little gain are tried."""
     share = setting.predicted_mu / setting.move

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
@@ -88,7 +87,6 @@ def excess(t: FloatArray, c: float) -> FloatArray:
     return result * ROUND_UP
 
 
-@lru_cache(maxsize=256)
 def _weights_law(c: float) -> tuple[FloatArray, FloatArray]:
     """Atoms and masses above min(Z, last atom) in the convex order."""
     t, p = factor_law(np.array([c]), Y)
@@ -101,11 +99,6 @@ def capped_weights(groups: Groups, zeta: float) -> list[tuple[FloatArray, FloatA
     return [(np.minimum(t, zeta), p, n) for t, p, n in laws]
 
 
-@lru_cache(maxsize=256)
-def _over_caps(c: float) -> FloatArray:
-    return excess(np.exp(LOG_CAPS), c)
-
-
 def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) -> Swap | None:
     """Constants at which (A), (B), (C) cost about `goal` / 200 each; None if there are none.
 
@@ -114,7 +107,7 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
     groups = [(max(c, LEAST_RADIUS), n) for c, n in groups]
     total = sum(n for _, n in groups)
     allowed = COST_SHARE * goal
-    over = np.sum([n * _over_caps(c) for c, n in groups], axis=0) * (H + a - 1.0)
+    over = np.sum([n * excess(np.exp(LOG_CAPS), c) for c, n in groups], axis=0) * (H + a - 1.0)
     # 1/m is not known yet; m >= .77 N is likely, and the cost is told as it comes out.
     fits = np.flatnonzero(over * 1.3 <= allowed * total)
     if fits.size == 0:

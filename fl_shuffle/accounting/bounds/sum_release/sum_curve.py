@@ -41,8 +41,7 @@ class SumCurve:
         grid = np.asarray(epsilons, dtype=np.float64)
         if math.isfinite(self.mu):
             return np.minimum(1.0, sum_profile(grid, self.mu) + self.rare)
-        own = [laplace_delta(float(value), self.pure, self.rounds) for value in grid.ravel()]
-        return np.reshape(np.array(own), grid.shape)
+        return laplace_delta(grid, self.pure, self.rounds)
 
     def trade_off(self, type_one: ArrayLike) -> Vector:
         """A lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
