@@ -1,17 +1,21 @@
 """One declaration per setting: type, default, range, help, flag, and what it needs to count.
 
 A section of the configuration, or a question to the accountant, is a frozen dataclass whose fields
-are made by `setting`. Checks and their messages, reading of TOML and JSON, options of the command
-line, Python signatures and the reference page come from it.
+are made by `setting`, each with what it is in a text below it. Checks and their messages, reading
+of TOML and JSON, options of the command line, Python signatures and the reference page come from
+it.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fl_shuffle.errors import (
@@ -42,7 +46,6 @@ class Setting:
     none of them (`unless`).
     """
 
-    help: str
     name: str = ""
     kind: str = ""
     default: Any = None
@@ -103,29 +106,42 @@ class Setting:
         return f"{left}{least}, {most}{right}"
 
     @property
-    def words(self) -> tuple[str, str, str]:
-        """What it is, what is allowed, and with which other setting it counts."""
-        return self.help, self.range, self.condition
-
-    @property
     def condition(self) -> str:
         """With which other setting it counts, in words."""
         return f"with {self.needs}" if self.needs else f"not with {self.unless}" * bool(self.unless)
 
 
-def setting(default: Any, help: str, **allowed: Any) -> Any:
-    """A field: its default, what it is in a few words, and what it allows (see `Setting`)."""
-    flag, _, metavar = allowed.pop("flag", "").partition(" ")
-    allowed = {"metavar": metavar, **allowed}
-    metadata = {"setting": Setting(help=help, flag=flag, **allowed)}
+def setting(default: Any, *, flag: str = "", **allowed: Any) -> Any:
+    """A field: its default, and what it allows (see `Setting`)."""
+    flag, _, metavar = flag.partition(" ")
+    metadata = {"setting": Setting(flag=flag, **{"metavar": metavar, **allowed})}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def one_of(choices: Sequence[str], help: str, **allowed: Any) -> Any:
+def one_of(choices: Sequence[str], **allowed: Any) -> Any:
     """A field that holds one of these words, the first where nothing is said."""
-    return setting(choices[0], help, choices=tuple(choices), **allowed)
+    return setting(choices[0], choices=tuple(choices), **allowed)
+
+
+@cache
+def texts_of(section: Any) -> dict[str, str]:
+    """What each field of a section is: the text that stands below it in the source, which is read
+    when somebody wants to know."""
+    try:
+        source = inspect.getsource(sys.modules[section.__module__])
+    except OSError:  # compiled alone
+        return dict.fromkeys(settings_of(section), "")
+    classes = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
+    (body,) = (each.body for each in classes if each.name == section.__name__)
+    return {
+        name.id: " ".join(text.split())
+        for field, below in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+        if isinstance(name := field.target, ast.Name) and isinstance(below.value, ast.Constant)
+        if isinstance(text := below.value.value, str)
+    }
 
 
 def settings_of(section: Any) -> dict[str, Setting]:
@@ -169,6 +185,7 @@ def add_options(
 ) -> None:
     """An option for each field (`names`: of these alone), with `short` for those that have a
     short one; what is not given is not in the namespace."""
+    texts = texts_of(section)
     for each in settings_of(section).values():
         if (names and each.name not in names) or (short and not each.flag):
             continue
@@ -179,7 +196,7 @@ def add_options(
             type=_word(each),
             metavar=each.metavar or None,
             default=None,
-            help=each.help + choices + default,
+            help=texts[each.name] + choices + default,
         )
 
 
@@ -211,11 +228,17 @@ def asks(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, R
     return decorate
 
 
+def words_of(section: Any, name: str) -> list[str]:
+    """What a field is, what it allows, and with which other one it counts."""
+    each = settings_of(section)[name]
+    return [text for text in (texts_of(section)[name], each.range, each.condition) if text]
+
+
 def reference(sections: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
     """Of each section (setting, default, what it is and allows), for the reference page."""
     return {
         name: [
-            (each.name, as_toml(each.default), "; ".join(filter(None, each.words)))
+            (each.name, as_toml(each.default), "; ".join(words_of(section, each.name)))
             for each in settings_of(section).values()
         ]
         for name, section in sections.items()

@@ -9,7 +9,7 @@ import pytest
 
 from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config, shipped
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.declare import settings_of
+from fl_shuffle.declare import settings_of, texts_of
 from fl_shuffle.errors import ConfigError, FlShuffleError
 
 
@@ -19,8 +19,9 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_every_field_has_a_check_and_a_valid_default() -> None:
+def test_every_field_has_a_text_a_check_and_a_valid_default() -> None:
     for name, section in SECTIONS.items():
+        assert all(texts_of(section)[name] for name in settings_of(section))
         for field in dataclasses.fields(section):
             default = getattr(section(), field.name)
             check = settings_of(section)[field.name].check

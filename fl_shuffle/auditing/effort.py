@@ -12,17 +12,16 @@ from fl_shuffle.declare import setting, settings_of
 class AuditSettings:
     """How hard to try. `confidence` is that of all of an audit's lower bounds together."""
 
-    trials: int = setting(1000, "rounds whose sums are played", low=8, high=10**8, metavar="N")
-    reports: int = setting(
-        1_000_000, "single reports to draw per dataset", low=1000, high=10**8, metavar="N"
-    )
-    confidence: float = setting(
-        0.95, "of all lower bounds of an audit together", low=0.5, below=1.0, metavar="P"
-    )
-    seconds: float = setting(
-        100.0, "for all but two runs, the noise, and one game", above=0.0, metavar="S"
-    )
-    seed: int = setting(0, "seed of the canaries", metavar="N")
+    trials: int = setting(1000, low=8, high=10**8, metavar="N")
+    """rounds whose sums are played"""
+    reports: int = setting(1_000_000, low=1000, high=10**8, metavar="N")
+    """single reports to draw per dataset"""
+    confidence: float = setting(0.95, low=0.5, below=1.0, metavar="P")
+    """of all lower bounds of an audit together"""
+    seconds: float = setting(100.0, above=0.0, metavar="S")
+    """for all but two runs, the noise, and one game"""
+    seed: int = setting(0, metavar="N")
+    """seed of the canaries"""
 
     def __post_init__(self) -> None:
         for name, each in settings_of(AuditSettings).items():

@@ -20,7 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not wanted:
         declare.require_known("setting", arguments.name, [*SECTIONS, *SETTINGS])
     for key in wanted:
-        each = SETTINGS[key]
-        shown = f"{key} = {declare.as_toml(each.default)}"
-        say(f"{shown}   {each.flag}".rstrip(), *(f"    {text}" for text in each.words if text))
+        (section, _, name), each = key.partition("."), SETTINGS[key]
+        words = declare.words_of(SECTIONS[section], name)
+        shown = f"{key} = {declare.as_toml(each.default)}   {each.flag}"
+        say(shown.rstrip(), *(f"    {text}" for text in words))
     return 0

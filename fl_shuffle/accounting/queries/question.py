@@ -141,75 +141,45 @@ class Question:
     Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
     """
 
-    randomizer: str | None = setting(
-        None, "local randomizer; left out: any of that local budget", choices=RANDOMIZERS,
-        metavar="NAME",
-    )  # fmt: skip
-    k: int | None = setting(
-        None, "number of categories (krr, rappor, oue)", low=2, high=MAX_CLIENTS, metavar="K"
-    )
-    epsilon0: float | None = setting(
-        None, "local epsilon of one report", low=0.0, high=MAX_EPSILON0, metavar="X"
-    )
-    delta0: float = setting(0.0, "local delta of one report", low=0.0, below=1.0, metavar="Y")
-    sigma: float | None = setting(
-        None, "noise of a vector report in clip norms, in place of epsilon0 and delta0", above=0.0,
-        metavar="S",
-    )  # fmt: skip
-    profile: Profile = setting(
-        (), "local guarantees that all hold for one report (method profile)",
-        read=_profile, metavar="EPSILON:DELTA,...|gdp:MU",
-    )  # fmt: skip
-    matrix: Matrix = setting(
-        (),
-        "a randomizer of your own: for each input the probabilities of its reports (rows; or JSON "
-        "objects of probabilities by report)",
-        read=_matrix,
-        metavar="FILE.json|FILE.csv",
-    )
-    clients: int | None = setting(
-        None, "number of shuffled reports", low=1, high=MAX_CLIENTS, metavar="N"
-    )
-    delta: float | None = setting(
-        None, "ask for epsilon at this delta", above=0.0, below=1.0, metavar="D"
-    )
-    epsilon: float | None = setting(
-        None, "ask for delta at this epsilon", low=0.0, high=MAX_EPSILON, metavar="E"
-    )
-    rounds: int = setting(1, "number of rounds", low=1, high=MAX_ROUNDS, metavar="T")
-    unit: str | None = setting(
-        None,
-        "what neighbours change; to be named where a report averages several records",
-        choices=UNITS,
-        metavar="UNIT",
-    )
-    records: int = setting(
-        1, "records averaged in one report", low=1, high=MAX_CLIENTS, metavar="B"
-    )
-    calibration: str = setting(
-        "analytic", "how Gaussian noise is scaled", choices=CALIBRATIONS, metavar="NAME"
-    )
-    participation: float = setting(
-        1.0, "each client takes part by its own coin, and who did stays secret", above=0.0,
-        high=1.0, metavar="Q",
-    )  # fmt: skip
-    release: str = setting(
-        "reports",
-        "what leaves a round: its reports, shuffled, or their sum",
-        choices=RELEASES,
-        metavar="WHAT",
-    )
-    assumed_honest: int | float | None = setting(
-        None, "with release sum: the noise of so many reports, or of this share, counts (all)",
-        metavar="K|SHARE",
-    )  # fmt: skip
-    budgets: Budgets = setting(
-        (), "personal budgets: client_id,epsilon,delta", read=_budgets,
-        metavar="FILE.csv",
-    )  # fmt: skip
-    method: str | None = setting(
-        None, "which bound; left out: the smallest proven one (--all lists them)", metavar="NAME"
-    )
+    randomizer: str | None = setting(None, choices=RANDOMIZERS, metavar="NAME")
+    """local randomizer; left out: any of that local budget"""
+    k: int | None = setting(None, low=2, high=MAX_CLIENTS, metavar="K")
+    """number of categories (krr, rappor, oue)"""
+    epsilon0: float | None = setting(None, low=0.0, high=MAX_EPSILON0, metavar="X")
+    """local epsilon of one report"""
+    delta0: float = setting(0.0, low=0.0, below=1.0, metavar="Y")
+    """local delta of one report"""
+    sigma: float | None = setting(None, above=0.0, metavar="S")
+    """noise of a vector report in clip norms, in place of epsilon0 and delta0"""
+    profile: Profile = setting((), read=_profile, metavar="EPSILON:DELTA,...|gdp:MU")
+    """local guarantees that all hold for one report (method profile)"""
+    matrix: Matrix = setting((), read=_matrix, metavar="FILE.json|FILE.csv")
+    """a randomizer of your own: for each input the probabilities of its reports (rows; or JSON
+    objects of probabilities by report)"""
+    clients: int | None = setting(None, low=1, high=MAX_CLIENTS, metavar="N")
+    """number of shuffled reports"""
+    delta: float | None = setting(None, above=0.0, below=1.0, metavar="D")
+    """ask for epsilon at this delta"""
+    epsilon: float | None = setting(None, low=0.0, high=MAX_EPSILON, metavar="E")
+    """ask for delta at this epsilon"""
+    rounds: int = setting(1, low=1, high=MAX_ROUNDS, metavar="T")
+    """number of rounds"""
+    unit: str | None = setting(None, choices=UNITS, metavar="UNIT")
+    """what neighbours change; to be named where a report averages several records"""
+    records: int = setting(1, low=1, high=MAX_CLIENTS, metavar="B")
+    """records averaged in one report"""
+    calibration: str = setting("analytic", choices=CALIBRATIONS, metavar="NAME")
+    """how Gaussian noise is scaled"""
+    participation: float = setting(1.0, above=0.0, high=1.0, metavar="Q")
+    """each client takes part by its own coin, and who did stays secret"""
+    release: str = setting("reports", choices=RELEASES, metavar="WHAT")
+    """what leaves a round: its reports, shuffled, or their sum"""
+    assumed_honest: int | float | None = setting(None, metavar="K|SHARE")
+    """with release sum: the noise of so many reports, or of this share, counts (all)"""
+    budgets: Budgets = setting((), read=_budgets, metavar="FILE.csv")
+    """personal budgets: client_id,epsilon,delta"""
+    method: str | None = setting(None, metavar="NAME")
+    """which bound; left out: the smallest proven one (--all lists them)"""
 
     def __post_init__(self) -> None:
         for name, each in declare.settings_of(type(self)).items():
