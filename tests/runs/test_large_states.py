@@ -12,7 +12,7 @@ import pytest
 
 from fl_shuffle.ledger import state_file, writer
 from fl_shuffle.ledger.store import Ledger
-from tests.crashes import Crash, Crashing, Refused, resume
+from tests.crashes import Crashing, Refused, resume
 from tests.small_federation import Launch, model_bytes, summary
 
 SETTINGS = ("run.rounds=6", "server.optimizer=adam", "server.averaging=0.9")
@@ -87,30 +87,6 @@ def test_whenever_it_is_killed_the_ledger_names_a_whole_file(
     assert len(seen) >= 6 and not states(run)
 
 
-@pytest.mark.parametrize("entropy", ["seeded", "system"])
-def test_killed_between_file_and_row(
-    entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, checkpoint = tmp_path / "run", Ledger.checkpoint
-
-    def dying(self: Ledger, number: int, state: bytes | str) -> None:
-        if number == 3:
-            raise Crash
-        checkpoint(self, number, state)
-
-    with monkeypatch.context() as inner:
-        inner.setattr(Ledger, "checkpoint", dying)
-        with pytest.raises(Crash):
-            launch("run", *SETTINGS, f"run.entropy={entropy}")
-    path = named_by(run)
-    assert path is not None and len(states(run)) >= 2
-    assert resume(run) == 0 and not states(run)
-    assert summary(run)["rounds"] == 6
-    if entropy == "seeded":
-        assert launch("whole", *SETTINGS) == 0
-        assert model_bytes(run) == model_bytes(tmp_path / "whole")
-
-
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -132,11 +108,3 @@ def test_a_file_that_is_missing_or_altered_is_one_line(
     assert str(path) in line and "the state to go on from" in line and told in line
     path.write_bytes(whole)
     assert resume(run) == 0
-
-
-def test_small_states_stay_in_the_ledger(
-    crash: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_file, "MOST_IN_LEDGER", 1_000_000)
-    crash(2, *SETTINGS)
-    assert not states(tmp_path / "run") and resume(tmp_path / "run") == 0

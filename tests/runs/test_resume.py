@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import sqlite3
@@ -13,7 +12,9 @@ import numpy as np
 import pytest
 
 import fl_shuffle as fs
+from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.cli import main
+from fl_shuffle.data import Records
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import writer
 from fl_shuffle.ledger.reader import LedgerRecord, LedgerView
@@ -29,35 +30,24 @@ from tests.small_federation import Launch, model_bytes, summary
 SYSTEM = "run.entropy=system"
 
 
-def crashed_twice(crash: Crashing, after: int, *settings: str) -> tuple[bytes, bytes]:
-    """Six rounds that crash after `after` and, resumed, in the fourth: the ledger of each time."""
-    run = crash(after, "run.rounds=6", *settings)
-    older = (run / "ledger.sqlite").read_bytes()
-    with dying_after(4):
-        resume(run)
-    return older, (run / "ledger.sqlite").read_bytes()
+def notes(run: Path, kind: str) -> list[str]:
+    return [text for _, own, text in LedgerView(run / "ledger.sqlite").notes if own == kind]
 
 
 def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     """Two writers of one ledger (which the lock prevents): the second one's attempts are its own,
     and the first one releases nothing more."""
-    class_of = np.zeros(4, dtype=np.int64)
-    everybody = np.ones(4, dtype=bool)
-    first = Ledger.create(tmp_path / "l.sqlite", {"schema": SCHEMA_VERSION}, [CLASS], class_of)
-    path = tmp_path / "l.sqlite"
+    path, class_of, everybody = tmp_path / "l.sqlite", np.zeros(4, dtype=np.int64), np.ones(4, bool)
+    accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5)
+    spend = accountant.preview(1, everybody)
+    first = Ledger.create(path, {"schema": SCHEMA_VERSION}, [CLASS], class_of)
     first.reserve(1, 4, 1.0)
     second = Ledger.open(path)
     second.reserve(1, 4, 1.0)
-    from fl_shuffle.accounting.accountant import Accountant
-
-    accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5)
-    spend = accountant.preview(1, everybody)
-    first.record(spend, {0: 4}, everybody)
-    first.flush()
-    assert released(path) == [(1, 1, 4)]
-    second.record(spend, {0: 4}, everybody)
-    second.flush()
-    assert released(path) == [(1, 1, 4), (1, 2, 4)]
+    for ledger, known in ((first, [(1, 1, 4)]), (second, [(1, 1, 4), (1, 2, 4)])):
+        ledger.record(spend, {0: 4}, everybody)
+        ledger.flush()
+        assert released(path) == known
     with pytest.raises(RunError, match="another process"):
         first.reserve(2, 4, 1.0)
     with pytest.raises(RunError, match="not the one under way"):
@@ -65,8 +55,13 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     first.close(), second.close()
 
 
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
 def test_a_stopped_run_says_from_where_it_replays(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    entropy: str,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of a seeded run the state is kept now and then; a real one's after every round."""
 
@@ -75,66 +70,55 @@ def test_a_stopped_run_says_from_where_it_replays(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 1e9)
-    for name, entropy in (("seeded", "seeded"), ("real", "system")):
-        with pytest.raises(KeyboardInterrupt) as stopped:
-            fs.simulate(
-                small, overrides={"run.rounds": 5, "run.entropy": entropy},
-                out=tmp_path / name, on_event=stop,
-            )  # fmt: skip
-        replayed = "rounds 2 to 4 are played again" in str(stopped.value)
-        assert replayed == (entropy == "seeded"), str(stopped.value)
-        capsys.readouterr()
-        assert main(["simulate", "--resume", str(tmp_path / name)]) == 0
-        said = capsys.readouterr().err
-        assert ("going on at round 2: rounds 2 to 4 are played again" in said) == replayed
+    run, settings = tmp_path / "run", {"run.rounds": 5, "run.entropy": entropy}
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fs.simulate(small, overrides=settings, out=run, on_event=stop)
+    replayed = "rounds 2 to 4 are played again"
+    assert (replayed in str(stopped.value)) == (entropy == "seeded")
+    assert main(["simulate", "--resume", str(run)]) == 0
+    assert (f"going on at round 2: {replayed}" in capsys.readouterr().err) == (entropy == "seeded")
 
 
-def test_an_older_ledger_is_refused(crash: Crashing, refused: Refused, tmp_path: Path) -> None:
-    run, ledger = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
-    older, newer = crashed_twice(crash, 2, SYSTEM)
-    ledger.write_bytes(older)
-    said = refused(run)
-    assert "the ledger is older than the run, as lock tells" in said
-    ledger.write_bytes(newer)
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_an_older_ledger_is_refused(
+    entropy: str, crash: Crashing, launch: Launch, refused: Refused, tmp_path: Path
+) -> None:
+    """A seeded run plays again what it forgot, and says so."""
+    run = crash(1, "run.rounds=6", f"run.entropy={entropy}")
+    older = (run / "ledger.sqlite").read_bytes()
+    with dying_after(4):
+        resume(run)
+    newer = (run / "ledger.sqlite").read_bytes()
+    (run / "ledger.sqlite").write_bytes(older)
+    if entropy == "system":
+        assert "the ledger is older than the run, as lock tells" in refused(run)
+        (run / "ledger.sqlite").write_bytes(newer)
     assert resume(run) == 0
     assert read_run(run).totals.rounds.tolist() == [6] * 12
-
-
-def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
-    crash: Crashing, launch: Launch, tmp_path: Path
-) -> None:
-    assert launch("whole", "run.rounds=6") == 0
-    run = tmp_path / "run"
-    older, _ = crashed_twice(crash, 1)
-    (run / "ledger.sqlite").write_bytes(older)
-    assert resume(run) == 0
-    assert model_bytes(run) == model_bytes(tmp_path / "whole")
-    notes = [
-        text for _, kind, text in LedgerRecord(run / "ledger.sqlite").notes if kind == "resumed"
-    ]
-    assert len(notes) == 1 and "played again, to the same bits" in notes[0]
+    if entropy == "seeded":
+        (note,) = notes(run, "resumed")
+        assert "played again, to the same bits" in note
+        assert launch("whole", "run.rounds=6") == 0
+        assert model_bytes(run) == model_bytes(tmp_path / "whole")
 
 
 def test_a_missing_ledger_is_refused(
     crash: Crashing, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    crash(2, SYSTEM)
-    for file in (tmp_path / "run").glob("ledger.sqlite*"):
+    run = crash(2, SYSTEM)
+    for file in run.glob("ledger.sqlite*"):
         file.unlink()
-    assert resume(tmp_path / "run") == 2
-    assert "is missing" in capsys.readouterr().err
-    assert launch("run") == 2
-    assert "not empty" in capsys.readouterr().err
+    assert resume(run) == resume(tmp_path / "none") == launch("run") == 2
+    said = capsys.readouterr().err
+    assert all(x in said for x in ("is missing", "this is not a run directory", "not empty"))
 
 
 def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused, tmp_path: Path) -> None:
-    crash(2, SYSTEM)
-    (tmp_path / "run").rename(tmp_path / "other")
-    crash(2, SYSTEM, "budgets.high=2.0")
-    shutil.copy(tmp_path / "other" / "ledger.sqlite", tmp_path / "run" / "ledger.sqlite")
+    other, run = crash(2, SYSTEM, name="other"), crash(2, SYSTEM, "budgets.high=2.0")
+    shutil.copy(other / "ledger.sqlite", run / "ledger.sqlite")
     for side in ("-wal", "-shm"):
-        (tmp_path / "run" / f"ledger.sqlite{side}").unlink(missing_ok=True)
-    assert "another run's" in refused(tmp_path / "run")
+        (run / f"ledger.sqlite{side}").unlink(missing_ok=True)
+    assert "another run's" in refused(run)
 
 
 @pytest.mark.parametrize(
@@ -151,63 +135,13 @@ def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused, tmp_p
         "DELETE FROM rounds WHERE round = 1",
     ],
 )
-def test_a_changed_ledger_is_refused(
-    change: str, crash: Crashing, refused: Refused, tmp_path: Path
-) -> None:
-    crash(2, SYSTEM)
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+def test_a_changed_ledger_is_refused(change: str, crash: Crashing, refused: Refused) -> None:
+    run = crash(2, SYSTEM)
+    with sqlite3.connect(run / "ledger.sqlite") as db:
         assert db.execute(change).rowcount > 0
     db.close()
-    said = refused(tmp_path / "run")
+    said = refused(run)
     assert "was changed" in said or "knows nothing of round 1" in said
-
-
-SETTINGS: list[tuple[str, str, object]] = [
-    ("server", "learning_rate", 0.7),
-    ("run", "seed", 6),
-    ("run", "entropy", "seeded"),
-    ("data", "partition", "ordered"),
-    ("training", "participation", 0.5),
-    ("privacy", "target_delta", 1e-3),
-    ("run", "rounds", 2),
-]
-
-
-@pytest.mark.parametrize(("section", "key", "value"), SETTINGS)
-def test_what_was_promised_cannot_be_changed(
-    section: str, key: str, value: object, crash: Crashing, refused: Refused, tmp_path: Path
-) -> None:
-    """Not on the command line; and nobody reads config.json, which is written again."""
-    crash(1, SYSTEM)
-    run = tmp_path / "run"
-    kept = (run / "config.json").read_text()
-    config = json.loads(kept)
-    config[section][key] = value
-    (run / "config.json").write_text(json.dumps(config))
-    assert f"{section}.{key} = " in refused(run, "--set", f"{section}.{key}={value}")
-    assert resume(run) == 0
-    assert (run / "config.json").read_text() == kept
-
-
-def test_rounds_may_be_added_and_that_is_written_down(
-    crash: Crashing, refused: Refused, launch: Launch, tmp_path: Path
-) -> None:
-    crash(2)
-    run = tmp_path / "run"
-    assert resume(run, "--rounds", "5", "--jobs", "1", "--set", "run.timeout=60") == 0
-    assert summary(run)["rounds"] == 5
-    known = LedgerRecord(run / "ledger.sqlite")
-    assert [text for _, kind, text in known.notes if kind == "changed"] == [
-        "resumed with run.jobs = 1 instead of 0",
-        "resumed with run.rounds = 5 instead of 3",
-        "resumed with run.timeout = 60.0 instead of 3600.0",
-    ]
-    assert json.loads((run / "config.json").read_text()) == known.meta["config"]
-    assert launch("straight", "run.rounds=5") == 0
-    assert model_bytes(run) == model_bytes(tmp_path / "straight")
-    run.rename(tmp_path / "done")
-    crash(2, "server.decay=linear")
-    assert "server.decay" in refused(run, "--rounds", "5")
 
 
 @pytest.mark.parametrize(
@@ -216,43 +150,64 @@ def test_rounds_may_be_added_and_that_is_written_down(
         ("run.out=elsewhere", ""),
         ("run.timeout=7.0", ""),
         ("data.root=elsewhere", ""),  # digits lie in the package
+        ("server.learning_rate=0.7", "server.learning_rate = 0.7: it was started with 0.5"),
+        ("run.entropy=system", "run.entropy = 'system'"),
+        ("run.rounds=2", "rounds may only be added"),
+        ("run.rounds=5", "with server.decay or server.averaging"),
         ("run.ray_address=auto", "run.ray_address = 'auto': is for run.engine = 'ray'"),
         ("run.supernodes=nodes.csv", "a simulation has no SuperNodes"),
     ],
 )
 def test_what_a_run_may_change_when_it_goes_on(
-    setting: str, words: str, crash: Crashing, capsys: pytest.CaptureFixture[str]
+    setting: str, words: str, crash: Crashing, refused: Refused
 ) -> None:
-    """It stays in its folder, and the change is noted; what means nothing here is one line."""
-    run = crash(1)
-    capsys.readouterr()
-    code = resume(run, "--set", setting)
-    said = capsys.readouterr().err
-    assert (code, words in said) == (2 if words else 0, True), said
-    assert len(said.splitlines()) <= 1
-    notes = [text for _, kind, text in LedgerView(run / "ledger.sqlite").notes if kind == "changed"]
-    assert [setting.partition("=")[0] in text for text in notes] == ([] if words else [True])
+    """It stays in its folder, and the change is noted; what was promised is one line."""
+    run = crash(1, "server.decay=linear")
+    if words:
+        assert words in refused(run, "--set", setting)
+    else:
+        assert resume(run, "--set", setting) == 0
+    assert [setting.partition("=")[0] in text for text in notes(run, "changed")] == [True] * (
+        not words
+    )
+
+
+def test_rounds_may_be_added_and_that_is_written_down(
+    crash: Crashing, launch: Launch, tmp_path: Path
+) -> None:
+    run = crash(2)
+    assert resume(run, "--rounds", "5", "--jobs", "1", "--set", "run.timeout=60") == 0
+    assert notes(run, "changed") == [
+        "resumed with run.jobs = 1 instead of 0",
+        "resumed with run.rounds = 5 instead of 3",
+        "resumed with run.timeout = 60.0 instead of 3600.0",
+    ]
+    config = LedgerView(run / "ledger.sqlite").config
+    assert json.loads((run / "config.json").read_text()) == config
+    assert launch("straight", "run.rounds=5") == 0
+    assert model_bytes(run) == model_bytes(tmp_path / "straight")
 
 
 def test_budgets_may_lie_elsewhere_when_they_are_the_same(
-    crash: Crashing, refused: Refused, tmp_path: Path
+    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where budgets are read from may change; what is in them is compared."""
-    old, new, run = tmp_path / "old.csv", tmp_path / "new.csv", tmp_path / "run"
-    lines = [
-        "client_id,epsilon,delta",
-        *(f"{client},2.0,1e-5" for client in range(12)),
-    ]
-    old.write_text("\n".join(lines) + "\n")
-    crash(2, SYSTEM, options=("--budgets", str(old)))
-    new.write_text(old.read_text().replace("2.0", "0.1"))
+    """Where budgets are read from may change; what is in them, and the data, are compared."""
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    budgets = "client_id,epsilon,delta\n" + "".join(f"{client},2.0,1e-5\n" for client in range(12))
+    old.write_text(budgets)
+    run, moved = crash(2, SYSTEM, options=("--budgets", str(old))), f"budgets.file={new}"
     old.unlink()
-    moved = f"budgets.file={new}"
+    new.write_text(budgets.replace("2.0", "0.1"))
     assert "its budgets or clipping changed" in refused(run, "--set", moved)
-    new.write_text("\n".join(lines) + "\n")
+    new.write_text(budgets)
+    with monkeypatch.context() as patch:
+        patch.setattr("fl_shuffle.data.task._cache", {})
+        patch.setattr("fl_shuffle.data.task._data_cache", {})
+        patch.setattr(Records, "fingerprint", lambda self: "another")
+        assert "its data changed" in refused(run, "--set", moved)
+    monkeypatch.setattr("fl_shuffle.data.task._cache", {})
     assert resume(run, "--set", moved) == 0
-    notes = LedgerRecord(run / "ledger.sqlite").notes
-    (told,) = [text for _, kind, text in notes if kind == "changed"]
+    (told,) = notes(run, "changed")
     assert told.startswith(f"resumed with budgets.file = {str(new)!r}")
 
 
@@ -260,44 +215,38 @@ def test_budgets_may_lie_elsewhere_when_they_are_the_same(
 def test_nothing_left_to_do_has_numbers(
     entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launch("whole", f"run.entropy={entropy}") == 0
-
     def dying(self: Run, *_: Any, **__: Any) -> None:
         raise Crash
 
-    with monkeypatch.context() as patch:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert launch("whole", f"run.entropy={entropy}") == 0
+    with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Run, "finish", dying)
-        with pytest.raises(Crash):
-            launch("run", f"run.entropy={entropy}")
-    assert resume(tmp_path / "run") == 0
-    whole, resumed = summary(tmp_path / "whole"), summary(tmp_path / "run")
-    assert resumed["rounds"] == 3 and resumed["proven_epsilon"] == whole["proven_epsilon"]
-    assert resumed["columns"] == whole["columns"]
+        launch("run", f"run.entropy={entropy}")
+    assert resume(run) == 0
+    for name in ("rounds", "proven_epsilon", "columns"):
+        assert summary(run)[name] == summary(whole)[name]
     if entropy == "seeded":
-        lines = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
-        assert resumed["accuracy"] == pytest.approx(float(lines[-1]["accuracy"]))
-        assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+        assert summary(run)["accuracy"] == summary(whole)["accuracy"]
+        assert model_bytes(run) == model_bytes(whole)
 
 
 def test_the_one_file_is_enough(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of ledger.sqlite alone, taken before each round and after the crash."""
-    reserve, seen = LedgerWriter.reserve, []
+    reserve, seen, copy = LedgerWriter.reserve, [], tmp_path / "copy.sqlite"
 
     def copying(self: LedgerWriter, number: int, participants: np.ndarray) -> np.ndarray | None:
-        (tmp_path / "copy").mkdir(exist_ok=True)
-        shutil.copy(tmp_path / "run" / "ledger.sqlite", tmp_path / "copy")
-        seen.append(len(LedgerRecord(tmp_path / "copy" / "ledger.sqlite").attempts))
+        shutil.copy(tmp_path / "run" / "ledger.sqlite", copy)
+        seen.append(len(LedgerRecord(copy).attempts))
         if number == 3:
             raise Crash
         return reserve(self, number, participants)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(LedgerWriter, "reserve", copying)
-        with pytest.raises(Crash):
-            launch("run", SYSTEM)
+        launch("run", SYSTEM)
     assert seen == [0, 1, 2]
     assert resume(tmp_path / "run") == 0
     assert not list((tmp_path / "run").glob("ledger.sqlite-*"))
-    assert main(["report", str(tmp_path / "run")]) == 0

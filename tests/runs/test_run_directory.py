@@ -6,12 +6,10 @@ import json
 import os
 import sqlite3
 import stat
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.children import begin, end
 from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import Schedule
@@ -20,76 +18,38 @@ from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
 from fl_shuffle.runs.directory import RunDirectory
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import unfinished_config
-from tests.crashes import Crashing
-from tests.small_federation import Launch, model_bytes
+from tests.crashes import Crashing, Refused, resume
+from tests.small_federation import Launch
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_runs_started_in_the_same_second(
-    small: Path, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four processes at once, begun where everything is loaded."""
-    assert launch("before") == 0
-    monkeypatch.chdir(tmp_path)
+def test_runs_started_in_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "stamp", lambda: "now")
-    command = ["simulate", str(small), "--quiet", "--rounds", "1", "--jobs", "1", "--seed"]
-    processes = [
-        (begin(partial(main, [*command, str(seed)]), tmp_path / f"said-{seed}"), seed)
-        for seed in range(4)
-    ]
-    ended = [end(process, tmp_path / f"said-{seed}") for process, seed in processes]
-    assert [one.code for one in ended] == [0] * 4, ended
-    runs = sorted((tmp_path / "runs").iterdir())
-    assert [run.name for run in runs] == ["now", "now-2", "now-3", "now-4"]
-    seeds = set()
-    for run in runs:
-        config = json.loads((run / "config.json").read_text())
-        with sqlite3.connect(run / "ledger.sqlite") as db:
-            meta = dict(db.execute("SELECT key, value FROM meta"))
-            assert db.execute("SELECT count(*) FROM rounds").fetchone() == (1,)
-        assert json.loads(meta["config"]) == config
-        assert json.loads((run / "summary.json").read_text())["run_directory"] == str(run)
-        assert len(model_bytes(run)) > 0
-        seeds.add(config["run"]["seed"])
-    assert seeds == {0, 1, 2, 3}
+    made = [RunDirectory.create(tmp_path / "runs").path for _ in range(3)]
+    assert [path.name for path in made] == ["now", "now-2", "now-3"]
 
 
 def test_a_second_process_is_turned_away(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launch: Launch,
+    crash: Crashing,
+    refused: Refused,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Whether it begins a run there or goes on with one."""
     taken = RunDirectory.claim(tmp_path / "run")
     assert launch("run") == 2
     error = capsys.readouterr().err
     assert f"in use by process {os.getpid()};" in error and len(error.splitlines()) == 1
     taken.close()
-    assert launch("run") == 0
-    with pytest.raises(RunError, match="already holds a run"):
-        RunDirectory.claim(tmp_path / "run")
-
-
-def test_a_run_that_goes_on_elsewhere_is_not_resumed(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The resume of a running run: one line, exit code 2, nothing touched."""
-    rounds, tried = Schedule.participants, []
-
-    def resumed_meanwhile(self: Schedule, number: int, least: int) -> object:
-        if not tried:
-            tried.append(main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]))
-        return rounds(self, number, least)
-
-    monkeypatch.setattr(Schedule, "participants", resumed_meanwhile)
-    assert launch("run") == 0
-    assert tried == [2]
-    # The run itself goes on saying what it does.
-    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert f"in use by process {os.getpid()};" in error
+    assert crash(1) == tmp_path / "run"
+    taken = RunDirectory.reopen(tmp_path / "run")
+    assert f"in use by process {os.getpid()};" in refused(tmp_path / "run")
+    taken.close()
+    assert resume(tmp_path / "run") == 0
 
 
 def test_a_ledger_that_happens_to_be_there_is_not_gone_on_with(

@@ -23,7 +23,7 @@ from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
-from tests.crashes import Crashing, released, resume
+from tests.crashes import released
 from tests.small_federation import Launch, model_bytes, summary
 
 SUM = "privacy.release=sum"
@@ -57,31 +57,21 @@ def test_every_output_gives_the_same_sum(
     assert float(last["sum_epsilon"]) == pytest.approx(headline, rel=1e-9)
     assert 0.9 * headline < float(last["sum_lower_epsilon"]) <= headline
     record, result = read_run(run), fs.Result(run)
-    assert record.agrees and not record.differing.size and record.spend is not None
-    assert record.spend.headline == headline == result.epsilon == result.sum_epsilon
-    assert record.worst is not None and record.worst.epsilon == headline
+    assert record.agrees and not record.differing.size and record.worst is not None
+    assert record.worst.epsilon == headline == result.epsilon == result.sum_epsilon
     assert record.worst.profile([headline])[0] <= 1.001e-5
-    assert result.headline == "sum"
     bill = result.ledger.client(record.worst.client)
     assert bill.epsilon == bill.sum_epsilon == headline < bill.proven_epsilon <= bill.local_epsilon
-    assert main(["report", str(run)]) == 0
-    page = (run / "report.html").read_text(encoding="utf-8")
     (first,) = [line for line in shown.splitlines() if line.startswith("epsilon ")]
     assert first.split()[:3] == ["epsilon", f"{headline:.4g}", "proven"] and "sums" in first
     removed = add_remove_epsilon(headline, 1e-5)
     assert final["sum_epsilon_add_remove"] == removed == result.sum_epsilon_add_remove < headline
     (other,) = [line for line in shown.splitlines() if line.startswith("  removed ")]
     assert other.split()[1] == f"{removed:.4g}" and ADD_REMOVE_WORDS in other
-    assert ADD_REMOVE_WORDS in page
-    capsys.readouterr()
     assert main(["ledger", str(run), "--client", str(record.worst.client)]) == 0
     assert f"{removed:.4g} is {ADD_REMOVE_WORDS}" in capsys.readouterr().out
-    # The assumptions, wherever they have to stand.
-    assumed = final["assumptions"]
-    assert isinstance(assumed, list)
     for words in ("at least 0.5 of all clients", "only sums of at least 2 reports leave"):
-        assert [text for text in assumed if words in text]
-    assert f"{len(assumed)} assumptions" in shown
+        assert words in str(final["assumptions"])
 
 
 def test_the_sum_of_a_run_is_the_formula(launch: Launch, tmp_path: Path) -> None:
@@ -97,16 +87,9 @@ def test_the_sum_of_a_run_is_the_formula(launch: Launch, tmp_path: Path) -> None
 
 
 def test_targets_and_lifetimes_follow_what_is_released(launch: Launch, tmp_path: Path) -> None:
-    assert launch("free", "run.rounds=6") == 0
-    spent = [float(row["sum_epsilon"]) for row in rows(tmp_path / "free")]
-    target = 0.5 * (spent[3] + spent[4])
+    assert launch("free", SUM, "run.rounds=4") == 0
+    target = 1.2 * float(str(summary(tmp_path / "free")["epsilon"]))
     limit = f"privacy.target_epsilon={target}"
-    assert launch("sum", SUM, "run.rounds=6", limit) == 0
-    final = summary(tmp_path / "sum")
-    assert final["rounds"] == 4 and float(str(final["epsilon"])) <= target
-    with sqlite3.connect(tmp_path / "sum" / "ledger.sqlite") as db:
-        (why,) = db.execute("SELECT text FROM notes WHERE kind = 'stopped'").fetchone()
-    assert "column sum" in why
     # The same number bounds `proven` where reports are seen: not one round fits.
     assert launch("reports", "run.rounds=6", limit) == 1
     assert summary(tmp_path / "reports")["rounds"] == 0
@@ -118,11 +101,25 @@ def test_targets_and_lifetimes_follow_what_is_released(launch: Launch, tmp_path:
     assert 0 < life.rounds.min() < life.rounds.max()
 
 
-def test_a_crashed_run_keeps_its_sum(crash: Crashing, launch: Launch, tmp_path: Path) -> None:
-    assert launch("whole", SUM) == 0
-    assert resume(crash(2, SUM, name="crashed")) == 0
-    assert summary(tmp_path / "crashed")["epsilon"] == summary(tmp_path / "whole")["epsilon"]
-    assert read_run(tmp_path / "crashed").agrees
+@pytest.mark.parametrize("release", ["reports", "sum"])
+def test_no_round_goes_beyond_the_target_by_any_digit(
+    release: str, launch: Launch, tmp_path: Path
+) -> None:
+    column = {"reports": "proven", "sum": "sum"}[release]
+
+    def epsilons(name: str) -> list[float]:
+        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
+            return [e for (e,) in db.execute(f"SELECT {column} FROM rounds ORDER BY round")]
+
+    settings = (f"privacy.release={release}", "run.rounds=4", "privacy.randomizer=gaussian")
+    assert launch("free", *settings) == 0
+    third = epsilons("free")[2]
+    for name, share, rounds in (("below", 1.0 - 1e-9, 2), ("above", 1.0 + 1e-9, 3)):
+        target = third * share
+        assert launch(name, *settings, f"privacy.target_epsilon={target!r}") == 0
+        kept = epsilons(name)
+        assert summary(tmp_path / name)["rounds"] == len(kept) == rounds
+        assert all(epsilon <= target for epsilon in kept)
 
 
 ANALYZERS = "import torch\ndef median(reports): return reports.median(dim=0).values\n"

@@ -7,19 +7,24 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 from fl_shuffle.durable_files import UNFINISHED, replace_file, replace_text
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger import store
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.directory import RunDirectory
 from tests.crashes import Crash, Crashing, Refused, resume
 from tests.runs.test_runs import CLASS
 from tests.small_federation import Launch, model_bytes, summary
+
+
+def dying(*_: Any) -> NoReturn:
+    raise Crash
 
 
 def torn(name: str, text: str | None) -> Callable[[Path], None]:
@@ -62,41 +67,23 @@ def test_finished_is_what_the_ledger_says(
     assert whole["ledger_link"] == LedgerRecord(tmp_path / "run" / "ledger.sqlite").link
 
 
-@pytest.mark.parametrize("place", range(1, 4))
+@pytest.mark.parametrize("place", ["create_tables", "insert", "fill"])
 def test_killed_while_the_ledger_is_made(
-    place: int, tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any statement: nothing has begun, the directory can be used again."""
-    count = 0
-
-    def trace(statement: str) -> None:
-        nonlocal count
-        count += 1
-        if count == 3 * place:
-            raise Crash
-
-    class Dying(sqlite3.Connection):
-        def execute(self, *arguments: Any) -> sqlite3.Cursor:
-            trace(arguments[0])
-            return super().execute(*arguments)
-
-    connect = sqlite3.connect
-
-    def dying(path: Any, **options: Any) -> sqlite3.Connection:
-        return connect(path, factory=Dying, **options)
+    """Nothing has begun, the directory can be used again."""
 
     def leave(path: Path, write: Callable[[Path], None]) -> None:
         """As a killed process would: nothing is tidied up."""
         try:
             replace_file(path, write)
-        except Crash:
+        finally:
             path.with_name(path.name + UNFINISHED).write_bytes(b"SQLite format 3\0 and no more")
             path.with_name(path.name + UNFINISHED + "-journal").write_bytes(b"")
-            raise
 
     with monkeypatch.context() as patch:
-        patch.setattr("fl_shuffle.ledger.store.sqlite3.connect", dying)
-        patch.setattr("fl_shuffle.ledger.store.replace_file", leave)
+        patch.setattr(store, place, dying)
+        patch.setattr(store, "replace_file", leave)
         with pytest.raises(Crash):
             launch("run")
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
@@ -121,7 +108,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "after" and path.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_interrupted_record_is_none(tmp_path: Path) -> None:
+def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between two statements: what is then closed does not hold half a round."""
     ledger = Ledger.create(tmp_path / "l.sqlite", {}, [CLASS], np.zeros(4, dtype=np.int64))
     from fl_shuffle.accounting.accountant import Accountant
@@ -131,12 +118,14 @@ def test_an_interrupted_record_is_none(tmp_path: Path) -> None:
     everybody = np.ones(4, dtype=bool)
     ledger.reserve(1, 4, 1.0)
 
-    class Interrupting(dict[int, int]):
-        def items(self) -> Any:
-            raise KeyboardInterrupt
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        insert = store.insert
 
-    with pytest.raises(KeyboardInterrupt):
-        ledger.record(accountant.preview(1, everybody), Interrupting(), everybody)
+        def half(database: sqlite3.Connection, table: str, rows: Any) -> None:
+            dying() if table == "round_classes" else insert(database, table, rows)
+
+        patch.setattr(store, "insert", half)
+        ledger.record(accountant.preview(1, everybody), {0: 4}, everybody)
     ledger.close()
     with sqlite3.connect(tmp_path / "l.sqlite") as db:
         assert db.execute("SELECT count(*) FROM rounds").fetchone() == (0,)
@@ -147,10 +136,6 @@ def test_killed_before_the_data_are_remembered(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of the data is whole before the run has begun."""
-
-    def dying(*_: Any) -> bool:
-        raise Crash
-
     with monkeypatch.context() as patch:
         patch.setattr("fl_shuffle.runs.run.remember_data", dying)
         with pytest.raises(Crash):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger.chain import first_link, next_link
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
@@ -84,49 +87,24 @@ def test_attendance_has_the_bit_order_that_is_documented(launch: Launch, tmp_pat
 
 def as_version_0_1(run: Path) -> None:
     """Make a ledger what version 0.1 would have written."""
-    final = json.loads((run / "summary.json").read_text())
-    with sqlite3.connect(run / "ledger.sqlite") as database:
+    known = LedgerRecord(run / "ledger.sqlite")
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as database, database:
         database.execute("DROP TABLE metrics")
+        meta = {k: json.loads(v) for k, v in database.execute("SELECT key, value FROM meta")}
         for key in ("outcome", "metrics", "unit", "release", "assumed_honest", "delta",
                     "report_grid"):  # fmt: skip
-            database.execute("DELETE FROM meta WHERE key = ?", (key,))
-        tables = json.loads(
-            database.execute("SELECT value FROM meta WHERE key = 'config'").fetchone()[0]
-        )
-        tables["app"] = {
+            del meta[key]
+        meta |= {"schema": 5, "summary": json.loads((run / "summary.json").read_text())}
+        meta["config"]["app"] = {
             "server": "fl_shuffle.apps.server:app", "client": "fl_shuffle.apps.client:app",
         }  # fmt: skip
-        meta = [("config", tables), ("schema", 5), ("summary", final)]
-        for key, value in meta:
-            database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
-    database.close()
-
-
-def relinked(run: Path) -> None:
-    """The links of a ledger that was changed on purpose."""
-    from fl_shuffle.ledger.chain import first_link, next_link
-
-    known = RunView(run)
-    with sqlite3.connect(run / "ledger.sqlite") as database:
-        rows = database.execute("SELECT * FROM reservations ORDER BY attempt").fetchall()
-        meta = {k: json.loads(v) for k, v in database.execute("SELECT key, value FROM meta")}
-        ledger = Ledger(database, run / "ledger.sqlite")
-        classes, class_of = _plan(database)
-        link = first_link(meta, classes, class_of)
-        database.execute("UPDATE meta SET value = ? WHERE key = 'link'", (json.dumps(link),))
-        for *row, _ in rows:
+        meta["link"] = link = first_link(meta, known.classes, known.class_of)
+        fill = [(key, json.dumps(value)) for key, value in meta.items()]
+        database.execute("DELETE FROM meta")
+        database.executemany("INSERT INTO meta VALUES (?, ?)", fill)
+        for *row, _ in database.execute("SELECT * FROM reservations ORDER BY attempt").fetchall():
             link = next_link(link, tuple(row))
             database.execute("UPDATE reservations SET link = ? WHERE attempt = ?", (link, row[0]))
-    database.close()
-    assert known.meta["schema"] == 5 and ledger is not None
-
-
-def _plan(database: sqlite3.Connection) -> tuple[object, np.ndarray]:
-    from fl_shuffle.ledger.reader import _classes
-
-    classes = _classes(Path("ledger"), database)
-    rows = database.execute("SELECT class_id FROM clients ORDER BY client_id").fetchall()
-    return classes, np.array([row[0] for row in rows], dtype=np.int64)
 
 
 def test_a_run_of_version_0_1_is_read_and_not_gone_on_with(
@@ -137,7 +115,6 @@ def test_a_run_of_version_0_1_is_read_and_not_gone_on_with(
     now = fs.Result(run)
     table, accuracy = dict(now.metrics), read_run(run).accuracy
     as_version_0_1(run)
-    relinked(run)
     old = fs.Result(run)
     assert old.summary == now.summary and old.config == now.config
     for name, values in table.items():
