@@ -103,19 +103,6 @@ def test_every_report_is_held_to_its_own_client_s_limit(keep: bool) -> None:
     assert found.tolist() == [True, False, True, True, True]
 
 
-def test_a_round_is_permuted_anew_and_a_seeded_one_alike() -> None:
-    parts = chunks(8)
-    everyone = np.ones(40, dtype=bool)
-    orders = []
-    for number in (1, 2, 1):
-        batch = shuffler(np.full(40, np.inf), keep=True).open(number, everyone)
-        batch.add(Reports(torch.cat(parts).numpy()), np.arange(40), 0)
-        released = batch.release().reports
-        assert released is not None
-        orders.append(released)
-    assert torch.equal(orders[0], orders[2]) and not torch.equal(orders[0], orders[1])
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_of_several_batches_each_is_permuted_and_a_client_is_in_all_or_in_none(keep: bool) -> None:
     first, second = torch.cat(chunks(8)), torch.cat(chunks(16)[8:])

@@ -11,7 +11,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.configuration.reading import resolve_config
-from fl_shuffle.run_words import footer, number, one_line
+from fl_shuffle.run_words import footer, one_line
 from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
@@ -26,18 +26,6 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[RunEvent]:
     out = tmp_path_factory.mktemp("words") / "run"
     fs.simulate("configs/digits_record.toml", overrides=SMALL, out=out, on_event=found.append)
     return found
-
-
-def test_the_sentence_is_made_of_the_runs_numbers(events: list[RunEvent]) -> None:
-    summary = events[-1].summary  # type: ignore[union-attr]
-    columns = summary["columns"]
-    local, lower = (number(columns[name]["epsilon"]) for name in ("local", "lower"))
-    assert summary["in_plain_words"] == (
-        f"a client's own reports, 4 rounds: epsilon {local}; after shuffling at least 30 of them "
-        f"in every round: {local}, so that hides nobody; an attack reaches {lower}"
-    )
-    said = "\n".join(footer(summary))
-    assert f"  local    {local}" in said and "here shuffling hides nobody" in said
 
 
 class Terminal(io.StringIO):
