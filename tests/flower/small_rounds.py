@@ -20,23 +20,34 @@ from fl_shuffle.shuffler.local import LocalShuffler, Shuffled
 
 
 class OpenLedger:
-    """Remembers what it was told."""
+    """Remembers what it was told; `refusing`: everything would exceed a budget."""
 
     first_round = 1
 
-    def __init__(self) -> None:
+    def __init__(self, *, refusing: bool = False) -> None:
         self.reports: list[int] = []
+        self.events: list[str] = []
+        self.refusing = refusing
+
+    def note(self, event: str) -> None:
+        """What happens, in order, once."""
+        if event not in self.events:
+            self.events.append(event)
 
     def reserve(self, round_number: int, participants: np.ndarray) -> np.ndarray | None:
+        self.note("reserve")
         return participants
 
     def commit(self, round_number: int, present: np.ndarray) -> Spend | None:
+        self.note("commit")
+        if self.refusing:
+            return None
         self.reports.append(int(present.sum()))
         columns = {"proven": Column("proven", Status.PROVEN, "", {0: 1.0})}
         return Spend(round_number, int(present.sum()), 1e-5, None, None, columns)
 
     def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
-        pass
+        self.note("record")
 
 
 def small_strategy(

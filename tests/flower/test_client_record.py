@@ -7,21 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.app import app
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
-from fl_shuffle.flower.grid import adopt_task_identity, stamp
-from fl_shuffle.flower.messages import TrainRequest, array_record
-from fl_shuffle.flower.settings import RESOLVED
-from tests.one_node import reports_of
+from fl_shuffle.flower.messages import Layout, TrainRequest
+from tests.one_node import nodes, reports_of
 
 ONE = np.array([4])
 DELTA = 1e-5
@@ -104,35 +99,15 @@ def test_half_a_record_is_refused(config: dict[str, object]) -> None:
     assert ClientRecord.of({"partition-id": 0}) is None
 
 
-def ask(node_config: dict[str, object], round_number: int, **run: object) -> np.ndarray | None:
-    """The reports of clients 0 and 1 of a ten-client federation, as the server reads them."""
-    config = parse_config({"run": run, "data": {"clients": 10}, "budgets": {"epsilon": 1.0}})
-    adopt_task_identity(77)
-    run_config = {RESOLVED: config.to_json()}
-    context = Context(77, 2, node_config, RecordDict(), run_config)  # type: ignore[arg-type]
-    model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
-    return reports_of(app(stamp(TrainRequest(round_number, 0, 2).message(model, 2)), context))
-
-
 def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
     config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
-    first = ask(config, 1, entropy="system")
-    assert first is not None
-    assert np.isfinite(first).all()
-    for round_number in (1, 2, 3):
-        reports = ask(config, round_number, entropy="system")
-        assert reports is not None
-        assert np.isnan(reports).all()
-    with pytest.raises(ConfigError, match="entropy"):
-        ask(config, 4, entropy="seeded")
-
-
-def test_without_a_record_nobody_describes_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A description for each of many clients would take longer than their reports."""
-
-    def never(self: ClassTable, index: object) -> ClientClass:
-        raise AssertionError("a class was looked up")
-
-    monkeypatch.setattr(ClassTable, "__getitem__", never)
-    reports = ask({}, 1)
-    assert reports is not None and bool(np.isfinite(reports).all())
+    tables = {"data": {"clients": 10}, "budgets": {"epsilon": 1.0}}
+    model = Layout.flat(650).record(np.zeros(650, np.float32))
+    system = {**tables, "run": {"entropy": "system"}}
+    with nodes(app, tables=system, node_config=config) as grid:
+        asked = [TrainRequest(number, 0, 2).message(model, 2) for number in (1, 1, 2, 3)]
+        first, *later = [reports_of(reply) for reply in grid.send_and_receive(asked)]
+    assert np.isfinite(first).all() and np.isnan(later).all()
+    seeded = nodes(app, tables=tables, node_config=config)
+    with seeded as grid, pytest.raises(ConfigError, match="entropy"):
+        grid.send_and_receive([TrainRequest(4, 0, 2).message(model, 2)])

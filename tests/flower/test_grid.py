@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import time
 from contextlib import closing
 
@@ -37,22 +36,6 @@ def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:
         taken.clear()
         grid.exchange([Message(RecordDict(), 2 + i % 2, "train") for i in range(3)], take)
         assert sorted(taken) == [0, 1, 2]
-
-
-def test_what_goes_wrong_beside_the_server_is_not_heard_and_stops_no_node() -> None:
-    app = ClientApp()
-    app.train()(lambda message, context: Message(RecordDict(), reply_to=message))
-    done = []
-
-    def fail() -> None:
-        done.append(threading.current_thread() is not threading.main_thread())
-        raise RuntimeError("nobody hears it")
-
-    with closing(InProcessGrid(app, {}, nodes=1)) as grid:
-        grid.begin(fail)
-        messages = [Message(RecordDict(), 2, "train") for _ in range(2)]
-        assert [reply.has_error() for reply in grid.send_and_receive(messages)] == [False, False]
-        assert done == [True]
 
 
 def test_a_node_s_state_is_one_request_s_at_a_time() -> None:

@@ -19,6 +19,7 @@ from fl_shuffle.auditing.published import fields_of
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data import Records
+from fl_shuffle.data.sources import load_records
 from fl_shuffle.data.task import forget_data
 from fl_shuffle.errors import DataError
 from fl_shuffle.flower.messages import Layout, TrainRequest
