@@ -23,15 +23,15 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import SuperNodeFile, read_supernodes
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower import node_registry as registry_module
-from fl_shuffle.flower.grid import InProcessGrid, stamp
-from fl_shuffle.flower.messages import TrainRequest, array_record
+from fl_shuffle.flower.grid import adopt_task_identity, reply_of, stamp
+from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.node_registry import (
     HOLDING_RECORD,
     NodeRegistry,
     fingerprint,
     held_clients,
 )
-from fl_shuffle.flower.nodes import Nodes as AskedNodes
+from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.settings import RESOLVED
 
 CLIENTS = 50  # the default configuration's
@@ -52,64 +52,57 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "SETTLE_SECONDS", 0.0)
 
 
-class Nodes(InProcessGrid):
-    """Separate nodes with a configuration each; a `None` is a node that is gone."""
+class SuperNodes:
+    """Nodes with a configuration each (None: one that is gone), as a Flower `Grid` shows them, and
+    their keys."""
 
     def __init__(
         self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
     ) -> None:
-        super().__init__(client_app, {RESOLVED: Config().to_json()}, nodes=1)
-        self.close()  # nothing is played there
-        self.configs = dict(configs)
+        adopt_task_identity(1)
+        self.configs, self.app = dict(configs), client_app
         self.asked: list[int] = []
+        self.keys: dict[int, bytes] = {}
+        self.replies: dict[str, Message] = {}
 
-    def get_node_ids(self) -> Iterable[int]:
+    def get_node_ids(self) -> list[int]:
         return list(self.configs)
 
-    def _answered(self, message: Message) -> Message:
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.configs]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        self.replies = {stamp(each).metadata.message_id: self.reply(each) for each in messages}
+        return list(self.replies)
+
+    def pull_messages(self, identifiers: Iterable[str]) -> list[Message]:
+        return [self.replies[each] for each in identifiers]
+
+    def reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         self.asked.append(node)
         config = self.configs[node]
         if config is None:
             return Message(Error(code=5), reply_to=message)
         run = {RESOLVED: Config().to_json()}
-        return self._reply(message, Context(1, node, config, RecordDict(), run))  # type: ignore[arg-type]
-
-
-class Remote:
-    """What `Nodes` looks like when it is not known to be in this process, with keys as Flower's
-    SuperLink tells them."""
-
-    def __init__(
-        self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
-    ) -> None:
-        self.inner = Nodes(configs, client_app)
-        self.get_node_ids = self.inner.get_node_ids
-        self.push_messages = self.inner.push_messages
-        self.pull_messages = self.inner.pull_messages
-        self.keys: dict[int, bytes] = {}
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        return [
-            NodeInfo(node_id=node, public_key=self.keys.get(node, b""))
-            for node in self.get_node_ids()
-        ]
+        context = Context(1, node, config, RecordDict(), run)  # type: ignore[arg-type]
+        return reply_of(self.app, message, context, trusted=True)
 
 
 def part(index: object, count: object) -> dict[str, object]:
     return {"partition-id": index, "num-partitions": count}
 
 
-def asked_where(grid: Remote, allowed: np.ndarray = EVERYBODY) -> dict[int, list[int]]:
+def asked_where(grid: SuperNodes, allowed: np.ndarray = EVERYBODY) -> dict[int, list[int]]:
     """Node id -> the clients it is asked for, ascending."""
     found: dict[int, list[int]] = {}
-    turns = AskedNodes(len(allowed), 20.0).assignments(grid, 1, allowed, 3)  # type: ignore[arg-type]
+    turns = Nodes(len(allowed), 20.0).assignments(grid, 1, allowed, 3)  # type: ignore[arg-type]
     for request, node in turns:
         found[node] = sorted([*found.get(node, []), *request.clients.tolist()])
     return found
 
 
-def played(registry: NodeRegistry, grid: Remote) -> dict[int, list[int]]:
+def played(registry: NodeRegistry, grid: SuperNodes) -> dict[int, list[int]]:
     """Node -> its clients; every partition has one node here."""
     partitions = registry.partitions(grid)  # type: ignore[arg-type]
     return {
@@ -137,7 +130,7 @@ def test_a_partition_that_makes_no_sense_is_refused(config: dict[str, object]) -
 
 
 def test_each_client_is_asked_at_its_own_node_in_every_round() -> None:
-    grid = Remote({11: part(2, 3), 5: part(0, 3), 2**64 - 9: part(1, 3)})
+    grid = SuperNodes({11: part(2, 3), 5: part(0, 3), 2**64 - 9: part(1, 3)})
     expected = {5: list(range(17)), 2**64 - 9: list(range(17, 34)), 11: list(range(34, 50))}
     assert asked_where(grid) == expected
     dropped = [0, 20, 40, 49]
@@ -147,52 +140,52 @@ def test_each_client_is_asked_at_its_own_node_in_every_round() -> None:
         for node, held in expected.items()
     }
     # Nodes without a partition share all clients, or the rest; one that is gone gets none.
-    assert asked_where(Remote({1: {}, 2: {}})) == {1: list(range(25)), 2: list(range(25, 50))}
-    mixed = asked_where(Remote({1: {}, 2: part(0, 5), 3: {}, 4: None}))
+    assert asked_where(SuperNodes({1: {}, 2: {}})) == {1: list(range(25)), 2: list(range(25, 50))}
+    mixed = asked_where(SuperNodes({1: {}, 2: part(0, 5), 3: {}, 4: None}))
     assert mixed == {2: list(range(10)), 1: list(range(10, 30)), 3: list(range(30, 50))}
-    assert asked_where(Remote({2: None})) == {}
+    assert asked_where(SuperNodes({2: None})) == {}
 
 
 def test_nodes_are_asked_once_and_newcomers_when_they_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second = list(range(25)), list(range(25, 50))
-    grid, registry = Remote({1: part(0, 2), 2: part(1, 2)}), NodeRegistry(CLIENTS, 20.0)
+    grid, registry = SuperNodes({1: part(0, 2), 2: part(1, 2)}), NodeRegistry(CLIENTS, 20.0)
     for _ in range(3):
         assert played(registry, grid) == {1: first, 2: second}
-    assert sorted(grid.inner.asked) == [1, 2]
+    assert sorted(grid.asked) == [1, 2]
     # SuperNode 2 comes back under another id while the server still believes in the old one.
-    grid.inner.configs[3] = part(1, 2)
+    grid.configs[3] = part(1, 2)
     with caplog.at_level("WARNING", logger="fl_shuffle.run"):
         for _ in range(2):
             assert played(registry, grid) == {1: first, 2: second}
-    assert sorted(grid.inner.asked) == [1, 2, 3]
+    assert sorted(grid.asked) == [1, 2, 3]
     assert caplog.messages == [
         "node 3 claims clients 25 to 49, of which node 2 plays some: refused while that node is "
         "connected"
     ]
-    del grid.inner.configs[2]
+    del grid.configs[2]
     assert played(registry, grid) == {1: first, 3: second}
-    del grid.inner.configs[1]
+    del grid.configs[1]
     assert played(registry, grid) == {3: second}
     # A node that claims all clients but one, there from the start, displaces nobody.
-    assert asked_where(Remote({1: part(0, 25), 7: part(1, 2), 8: part(0, 2)})) == {
+    assert asked_where(SuperNodes({1: part(0, 25), 7: part(1, 2), 8: part(0, 2)})) == {
         1: [0, 1], 7: second,
     }  # fmt: skip
 
 
 def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, grid = [0.0], Remote({1: part(0, 2), 2: None})
+    now, grid = [0.0], SuperNodes({1: part(0, 2), 2: None})
     # The registry's own clock: pytest and its workers keep theirs.
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None)
     monkeypatch.setattr(registry_module, "time", clock)
     registry, asked = NodeRegistry(CLIENTS, 20.0), []
     for second in range(0, 1000, 10):
-        now[0], before = float(second), len(grid.inner.asked)
+        now[0], before = float(second), len(grid.asked)
         registry.partitions(grid)  # type: ignore[arg-type]
-        asked += [second] * grid.inner.asked[before:].count(2)
+        asked += [second] * grid.asked[before:].count(2)
     assert asked == [0, 60, 180, 420, 900]
-    grid.inner.configs[2], now[0] = part(1, 2), 2000.0
+    grid.configs[2], now[0] = part(1, 2), 2000.0
     assert played(registry, grid) == {1: list(range(25)), 2: list(range(25, 50))}
 
 
@@ -207,18 +200,16 @@ def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
         record = ConfigRecord(claim)  # type: ignore[arg-type]
         return Message(RecordDict({HOLDING_RECORD: record}), reply_to=message)
 
-    assert asked_where(Remote({1: {}}, liar)) == {}
+    assert asked_where(SuperNodes({1: {}}, liar)) == {}
 
 
 def test_a_node_refuses_clients_it_does_not_hold() -> None:
-    grid = Nodes({1: part(1, 5)})
-    model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
+    grid, model = SuperNodes({1: part(1, 5)}), Layout.flat(650).record(np.zeros(650, np.float32))
     for first in (9, 19):
         with pytest.raises(InvalidValueError, match="clients 10 to 19"):
-            grid._answered(stamp(TrainRequest(1, first, 2).message(model, 1)))
-    for first in (10, 18):
-        reply = grid._answered(stamp(TrainRequest(1, first, 2).message(model, 1)))
-        assert not reply.has_error()
+            grid.push_messages([TrainRequest(1, first, 2).message(model, 1)])
+    asked = [TrainRequest(1, first, 2).message(model, 1) for first in (10, 18)]
+    assert not any(grid.replies[each].has_error() for each in grid.push_messages(asked))
 
 
 def written(folder: Path, *lines: str) -> SuperNodeFile:
@@ -241,25 +232,25 @@ def test_the_operator_s_file_says_who_plays_what_whatever_nodes_claim(
     """The stranger is there before the honest nodes; nobody is even asked."""
     registry = NodeRegistry(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
     stranger = ec.generate_private_key(ec.SECP384R1()).public_key()
-    grid = Remote({99: claim})
+    grid = SuperNodes({99: claim})
     grid.keys = {3: KEY}
     grid.keys[99] = stranger.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     assert played(registry, grid) == {}
-    grid.inner.configs |= {3: {}, 5: claim}
+    grid.configs |= {3: {}, 5: claim}
     for _ in range(3):
         assert played(registry, grid) == {3: list(range(25)), 5: list(range(25, 50))}
-    assert not grid.inner.asked
+    assert not grid.asked
     assert [text for text in caplog.messages if "plays nobody" in text] == [
         f"node 99 (key {fingerprint(grid.keys[99])}) has no part of its own in "
         f"{tmp_path / 'nodes.csv'}: it plays nobody"
     ]
     # When the honest one is gone, nobody inherits its clients; the names of two parts give none.
-    del grid.inner.configs[3]
+    del grid.configs[3]
     grid.keys[5] = KEY
     assert played(registry, grid) == {5: list(range(25, 50))}
-    del grid.inner.configs[5]
+    del grid.configs[5]
     assert played(registry, grid) == {}
-    grid.inner.configs[5] = {}
+    grid.configs[5] = {}
     assert played(registry, grid) == {}
 
 
