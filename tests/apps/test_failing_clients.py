@@ -28,28 +28,23 @@ class Silent(Exception):
 
 
 FAILURES = (DataError("a record of mine"), Silent(), ValueError("and now everything is float64"))
-"""How the first clients fail, each in its own way."""
+"""How the first clients fail: each in its own way, or all like the first."""
 
 
-def in_their_ways(message: Message, context: Context) -> Message:
+def failing(message: Message, context: Context) -> Message:
     reply, first = honest(message, context), message.content.config_records["request"]["first"]
     if first < len(FAILURES):
-        torch.set_default_dtype(torch.float64 if first == 2 else torch.float32)
-        raise FAILURES[first]
-    return reply
-
-
-def alike(message: Message, context: Context) -> Message:
-    reply, first = honest(message, context), message.content.config_records["request"]["first"]
-    if first < len(FAILURES):
-        raise FAILURES[0]
+        alike = context.run_config["alike"]
+        torch.set_default_dtype(torch.float32 if alike or first < 2 else torch.float64)
+        raise FAILURES[0 if alike else first]
     return reply
 
 
 def test_a_client_that_fails_is_absent_and_the_run_goes_on(launch: Launch, tmp_path: Path) -> None:
     settings = ("run.rounds=2", "training.schedule=sequential")
     for name in ("in_their_ways", "alike"):
-        assert launch(name, *settings, f"app.client={__name__}:{name}") == 0
+        alike = f"app.config={{alike = {str(name == 'alike').lower()}}}"
+        assert launch(name, *settings, f"app.client={__name__}:failing", alike) == 0
     result = fs.Result(tmp_path / "in_their_ways")
     assert list(result.metrics["n_reports"]) == [CLIENTS - len(FAILURES)] * 2
     for client in range(CLIENTS):

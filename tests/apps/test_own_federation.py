@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 import json
 from html import unescape
@@ -99,25 +98,16 @@ def test_a_run_of_own_apps_is_a_run_like_any_other(
     result = fs.simulate(settings(jobs=3), out=tmp_path / "run")
     assert sorted(seen) == sorted((k, CLIENTS, r) for k in range(CLIENTS) for r in range(4))
     assert result.accuracy is None and result.summary["loss"] < 0.2
-    with (tmp_path / "run" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [float(row["largest"]) for row in rows] == pytest.approx(
-        result.metrics["largest"], nan_ok=False
-    )
-    assert result.summary["metrics"] == {"largest": pytest.approx(float(rows[-1]["largest"]))}
+    assert result.summary["metrics"] == {"largest": result.metrics["largest"][-1]}
     spend = result.ledger.client(7)
     assert spend.rounds == 4 and 40.0 <= spend.epsilon0 <= 90.0
-    assert spend.epsilon <= spend.local_epsilon
     # Flower's own result, with what was measured of the initial model.
     measured = results[-1].evaluate_metrics_serverapp
     assert sorted(measured) == [0, 1, 2, 3, 4]
     assert measured[0]["loss"] == pytest.approx(float((GOAL**2).sum()))
     assert distance(4, results[-1].arrays) == dict(measured[4])
-    page = unescape(result.report(tmp_path / "page.html").read_text())
-    assert "the clients' own" in page
+    assert "the clients' own" in unescape(result.report(tmp_path / "page.html").read_text())
     assert main(["ledger", str(tmp_path / "run"), "--client", "7"]) == 0
-    assert "7" in capsys.readouterr().out
-    assert main(["runs", str(tmp_path)]) == 0
     with pytest.raises(FlShuffleError, match="is your own"):
         _ = result.model
     # Its bits do not hang on the number of nodes.
@@ -168,20 +158,6 @@ def test_how_to_go_on_is_said_for_the_engine_that_plays(engine: str, tmp_path: P
     assert str(raised.value).endswith(f"go on with: {expected[engine]}")
 
 
-def test_a_node_is_as_many_clients_as_it_says() -> None:
-    third = {"partition-id": 1, "num-partitions": 3}
-    with nodes(client, tables=settings(), node_config=third) as grid:
-        content = RecordDict({"config": ConfigRecord({"clients": CLIENTS})})
-        (reply,) = grid.send_and_receive([grid.create_message(content, "query", 2, "holdings")])
-    assert dict(reply.content.config_records["holding"]) == {"first": 8, "count": 8}
-    seen.clear()
-    reports = reports_of(ask(client, TrainRequest(1, 8, 3), node_config=third))
-    assert reports.shape == (3, DIMENSION)
-    assert [number for number, _, _ in seen] == [8, 9, 10]
-    with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
-        ask(client, TrainRequest(1, 7, 3), node_config=third)
-
-
 def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
     """With noise of its own, and unless whoever started the node says that it is a simulation."""
     failing = ShuffleClientApp()
@@ -199,10 +175,12 @@ def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
 
 
 def test_nothing_but_reports_leaves_a_node() -> None:
-    reply = ask(client, TrainRequest(1, 4, 3), node_config={})
-    assert list(reply.content) == ["report"]
-    (values,) = reply.content.array_records["report"].values()
-    assert values.numpy().shape == (3, DIMENSION)
+    third = {"partition-id": 1, "num-partitions": 3}
+    reply = ask(client, TrainRequest(1, 8, 3), node_config=third)
+    assert list(reply.content) == ["report"] and list(reply.content["report"]) == ["reports"]
+    assert reports_of(reply).shape == (3, DIMENSION)
+    with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
+        ask(client, TrainRequest(1, 7, 3), node_config=third)
 
 
 def test_no_other_message_reaches_the_app() -> None:

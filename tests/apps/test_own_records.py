@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch import nn
 import fl_shuffle as fs
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.data.task import Task, load_task
-from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients
@@ -145,16 +143,3 @@ def test_with_the_client_unit_all_its_records_count() -> None:
     expected *= min(1.0, CLIP / float(expected.norm()))
     assert row(means, parameters, 0) == pytest.approx(expected.numpy(), abs=1e-5)
     assert np.linalg.norm(row(means, parameters, 1)) <= CLIP
-
-
-def test_what_an_app_gives_can_be_handed_on() -> None:
-    """To the actors of Ray, with what was made of it."""
-    own = OwnRecords(records, model, nn.CrossEntropyLoss(reduction="none"))
-    own.engine(RunParts.made_of(parse_config(tables())), (64,))
-    again = pickle.loads(pickle.dumps(own))
-    assert (again.records, again.model, again.loss.reduction) == (records, model, "none")
-
-
-def test_with_the_record_unit_their_number_is_public() -> None:
-    with pytest.raises(InvalidValueError, match=r"data\.records = 0: with privacy\.unit = 'reco"):
-        RunParts.made_of(parse_config(tables(records=0)))
