@@ -37,11 +37,10 @@ def send(lab: Lab, clients: range, round_number: int = 1) -> None:
         lab.sender(client // 2).send(FACTS, round_number, client, REPORTS[client][None])
 
 
-@pytest.mark.parametrize("page", [1, 1 << 22])
 def test_a_round_from_begin_to_end(
-    lab: Lab, page: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_shuffle.shuffler.remote.handler.PAGE_BYTES", page)
+    monkeypatch.setattr("fl_shuffle.shuffler.remote.handler.PAGE_BYTES", 1)
     caplog.set_level(logging.INFO)
     with serving(lab):
         analyzer = lab.analyzer()
@@ -63,12 +62,9 @@ def test_a_round_from_begin_to_end(
         analyzer.forget(1)
         with pytest.raises(wire.ShufflerError, match="handed over"):
             list(analyzer.fetch(1))
-        with pytest.raises(RunError, match="handed round 1 over"):
-            analyzer.open(1, EVERYBODY)
     said = "\n".join(caplog.messages)
     assert "round 1: closed with 4 reports" in said
-    assert "client " not in said
-    assert "127.0.0.1:" not in said.replace(f"at {analyzer.link._own.address}", "")
+    assert "client " not in said and said.count("127.0.0.1:") == 1
 
 
 def test_who_may_do_what(lab: Lab, tmp_path: Path) -> None:
@@ -172,29 +168,27 @@ def test_every_mistake_is_one_line(
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
+    store, settings = str(lab.store), lab.store / "settings.json"
     new = ["--passes", str(tmp_path / "new"), "--clients", "4", "--sites", "2"]
     new += ["--min-reports", "2", "--address", "localhost:1"]
-    here = str(tmp_path / "here")
-    assert "is not empty" in says("init", str(lab.store), *new)
-    for wrong, said in (
-        (("--address", "localhost"), "must be HOST:PORT"),
-        (("--address", "localhost:99999"), "must be HOST:PORT"),
-        (("--sites", "5"), "--sites = 5"),
-        (("--min-reports", "1"), "--min-reports = 1"),
-        (("--min-reports", "5"), "--min-reports = 5"),
+    for arguments, said in (
+        (("init", store, *new), "is not empty"),
+        (("init", "here", *new, "--address", "localhost"), "must be HOST:PORT"),
+        (("init", "here", *new, "--address", "localhost:99999"), "must be HOST:PORT"),
+        (("init", "here", *new, "--sites", "5"), "--sites = 5"),
+        (("init", "here", *new, "--min-reports", "1"), "--min-reports = 1"),
+        (("init", "here", *new, "--min-reports", "5"), "--min-reports = 5"),
+        (("key", str(tmp_path / "analyzer.key")), "exists already"),
+        (("serve", str(tmp_path / "nowhere")), "cannot be read"),
+        (("serve", store, "--listen", "203.0.113.1:1"), "cannot be listened at"),
     ):
-        assert said in says("init", here, *new, *wrong)
-    assert "exists already" in says("key", str(tmp_path / "analyzer.key"))
-    assert "cannot be read" in says("serve", str(tmp_path / "nowhere"))
-    assert "cannot be listened at" in says("serve", str(lab.store), "--listen", "203.0.113.1:1")
-    (lab.store / "settings.json").chmod(0o644)
-    assert "chmod 600" in says("serve", str(lab.store))
-    (lab.store / "settings.json").chmod(0o600)
-    lab.store.chmod(0o755)
-    assert "chmod 700" in says("serve", str(lab.store))
-    lab.store.chmod(0o700)
-    (lab.store / "settings.json").write_text("[" * 100_000)
-    assert "is damaged" in says("serve", str(lab.store))
-    for text in ("{}", '{"fl-shuffle": "settings", "version": 1}', "nonsense", "[1]"):
-        (lab.store / "settings.json").write_text(text)
-        assert "settings.json" in says("serve", str(lab.store))
+        assert said in says(*arguments)
+    for path, mode, right in ((settings, 0o644, "600"), (lab.store, 0o755, "700")):
+        path.chmod(mode)
+        assert f"chmod {right}" in says("serve", store)
+        path.chmod(int(right, 8))
+    known = '{"fl-shuffle": "settings", "version": 1}'
+    for text, said in (("[" * 100_000, "is damaged"), (known, "is damaged"), ("{}", "no settings"),
+                       ("[1]", "no settings"), ("nonsense", "is damaged")):  # fmt: skip
+        settings.write_text(text)
+        assert said in says("serve", store) and "settings.json" in says("serve", store)
