@@ -1,15 +1,24 @@
-"""The blanket theorem for vectors against exact divergences of small shuffles: no violation."""
+"""The blanket theorems for vectors, and the curve of a batch: exact divergences of small shuffles,
+50 digits, what never hurts."""
 
 from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import fl_shuffle as fs
+from fl_shuffle.accounting.bounds import vector_blanket
 from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket, vector_blanket
-from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
+from fl_shuffle.accounting.laws.gaussian import GaussianLaw
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
+from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.errors import InvalidValueError
 from tests.oracles import cells, hockey_stick, shuffle_delta, shuffled_law
 
 
@@ -30,7 +39,7 @@ def test_no_data_set_of_three_exceeds_the_bound(
         batch = RoundType(noise, 1.0, float(radii[0]), move, others)
         curve: VectorCurve | VectorBlanket = VectorCurve(batch)
         if noise == "gaussian":  # of whom partial shuffles say nothing in so small a batch
-            curve = vector_blanket(batch) or curve
+            curve = vector_blanket.vector_blanket(batch) or curve
         inner = np.linspace(-1.0, 1.0, count)
         reach = 2.5 if noise == "gaussian" else 1.5
         edges = np.sign(inner) * np.abs(inner) ** 1.3 * (reach + radii.max())
@@ -62,13 +71,115 @@ def test_the_mixed_reference_is_refuted_and_not_used() -> None:
     """
     edges = np.concatenate([np.linspace(-1.5, 0.85, 20), np.linspace(0.9, 1.0, 21), [1.2]])
     first, last, other = (cells([x], edges, "laplace") for x in (1.0, 0.9, -1.0))
-    epsilon = math.log(1.1)
     pairs = (first, last), (last, first)
     true = max(shuffle_delta(*pair, [other, other], 1.1) for pair in pairs)
     mixed, honest = (
-        VectorCurve(RoundType("laplace", 1.0, own, 0.1, ((1.0, 2),))).delta(epsilon)
+        VectorCurve(RoundType("laplace", 1.0, own, 0.1, ((1.0, 2),))).delta(math.log(1.1))
         for own in (0.05, 1.0)
     )
     assert true == pytest.approx(2.0e-3, rel=0.01)
     assert mixed == pytest.approx(1.53e-3, rel=0.01)
     assert mixed < true <= honest
+
+
+def exact_stop_loss(c: float, epsilon: float, t: float) -> mpmath.mpf:
+    """E(L - t)_+ of Gaussian reports from its three normal probabilities."""
+    with mpmath.workdps(50):
+        c_, e, t_ = mpmath.mpf(c), mpmath.mpf(epsilon), mpmath.mpf(t)
+        x = (t_ + mpmath.sqrt(t_ * t_ + 4 * mpmath.exp(e - c_ * c_))) / 2
+        w = mpmath.log(x) / c_ + c_ / 2
+        return mpmath.ncdf(c_ - w) - mpmath.exp(e) * mpmath.ncdf(-w - c_) - t_ * mpmath.ncdf(-w)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-3, 0.5), st.floats(0, 3), st.floats(-8, 8))
+def test_the_gaussian_law_is_accurate_and_does_not_cancel(
+    log_c: float, epsilon: float, w: float
+) -> None:
+    c = 10.0**log_c
+    law = GaussianLaw(c, epsilon)
+    t = law._value(w)
+    truth = exact_stop_loss(c, epsilon, t)
+    # t itself is rounded, and at small c a whole deviation of L is only c wide.
+    slack = 1e-9 * abs(truth) + 4e-16 * (abs(t) + math.exp(epsilon))
+    assert abs(float(law.stop_loss(np.array([t]))[0]) - truth) <= slack
+    # What is cut off above is less than what was asked.
+    short = GaussianLaw(c, epsilon, 1e-12)
+    assert 0.0 <= float(short.stop_loss(np.array([short.upper]))[0]) <= 1e-12
+
+
+def test_what_blankets_miss_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a depth where they miss much: far more than the blankets' own term, at most one."""
+    depth, radius, epsilon, count = 0.3, 2.0, 3.0, 30
+    monkeypatch.setattr(vector_blanket, "DEPTHS", np.array([depth]))
+    batch = RoundType("gaussian", 1.0, radius, 2 * radius, ((radius, count),))
+    bound = VectorBlanket(batch, radius, np.array([radius])).delta(epsilon)
+    exponent = depth * radius + 0.5 * radius**2
+    missed = count * math.exp(-exponent) * gaussian_delta(exponent, radius)
+    penalty = (math.expm1(epsilon) + 2 * gaussian_delta(epsilon, 2 * radius)) * missed
+    assert penalty > 2 and penalty <= bound <= penalty + 1
+
+
+# --- What never hurts, and what costs nothing ---------------------------------------------------
+
+
+def epsilon_of(scale: float, own: float, *others: tuple[float, int]) -> float:
+    return VectorCurve(RoundType("gaussian", scale, own, 2.0 * own, others)).epsilon(1e-6)
+
+
+def test_more_reports_and_smaller_balls_never_hurt() -> None:
+    by_count = [epsilon_of(8.0, 1.0, (1.0, n)) for n in (10, 100, 1000, 10_000)]
+    by_radius = [epsilon_of(8.0, 1.0, (r, 1000)) for r in (0.1, 0.5, 1.0, 2.0)]
+    assert by_count == sorted(by_count, reverse=True)
+    assert by_radius == sorted(by_radius)
+    # The widest others are left out where that pays.
+    alone = epsilon_of(1.0, 0.2, (0.2, 1999))
+    assert epsilon_of(1.0, 0.2, (0.2, 1999), (1.2, 300)) <= alone * 1.003
+    assert epsilon_of(1.0, 0.2, (0.2, 1999), (0.25, 2000)) < 0.85 * alone
+
+
+@pytest.mark.parametrize("move", [0.0, 1e-12, 1e-7])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_a_move_of_almost_nothing_costs_no_more_than_alone(noise: str, move: float) -> None:
+    curve = VectorCurve(RoundType(noise, 1.0, 1.0, move, ((1.0, 10**6),)))
+    for epsilon in (0.0, move, 1.0):
+        assert 0.0 <= curve.delta(epsilon) <= curve.local_delta(epsilon)
+    assert move > 0.0 or curve.epsilon(1e-6) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("scale", 0.0), ("scale", math.nan), ("radius", -1.0), ("sensitivity", math.inf),
+     ("noise", "gausian")],
+)  # fmt: skip
+def test_bad_report_classes_are_refused(field: str, value: object) -> None:
+    good = {"noise": "gaussian", "scale": 1.0, "radius": 1.0, "sensitivity": 2.0, "count": 3}
+    with pytest.raises(InvalidValueError, match=field):
+        ReportClass(**{**good, field: value})
+    with pytest.raises(InvalidValueError, match="index"):
+        RoundType.of([ReportClass(**good)], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon0", "clients", "most"), [(8.0, 1000, 2.7), (5.0, 50, 2.46), (1.0, 1000, 0.25)]
+)
+def test_one_round_never_costs_more_than_two_and_the_bound_is_asked_where_it_is_finite(
+    epsilon0: float, clients: int, most: float
+) -> None:
+    """Far out the theorem gives nothing; nearer by, where it does, it says far less than local."""
+    question = {
+        "randomizer": "gaussian", "unit": "client", "calibration": "classical",
+        "epsilon0": epsilon0, "delta0": 1e-5, "clients": clients,
+    }  # fmt: skip
+    once = fs.bound(**question, delta=1e-6).epsilon
+    often = [fs.bound(**question, delta=1e-6, rounds=rounds).epsilon for rounds in (2, 3, 100)]
+    assert once <= most and [once, *often] == sorted([once, *often])
+    for at in (0.0, 0.2 * once, once):
+        deltas = [fs.bound(**question, epsilon=at, rounds=rounds).delta for rounds in (1, 2)]
+        assert deltas == sorted(deltas)
+    # It is where the curve crosses the target, and the curve agrees with itself beyond.
+    assert fs.bound(**question, epsilon=once).delta <= 1e-6
+    # (Its parameters jump a little where single large ratios decide.)
+    assert fs.bound(**question, epsilon=0.97 * once).delta > 1e-6
+    assert fs.bound(**question, epsilon=2.0 * once).delta <= 1.2e-6

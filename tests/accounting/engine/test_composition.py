@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_profile,
 )
-from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds, shuffled_pair
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, largest_epsilon
 from fl_shuffle.errors import ConfigError, InvalidValueError
@@ -94,39 +94,14 @@ def test_rounds_of_a_finite_randomizer_against_enumeration(
         assert exact * (1 - 1e-9) <= whole.delta(at) <= exact * (1 + 5e-5) + 1e-14
 
 
-@dataclass
-class Curve:
-    """A curve known in closed form, in the place of a certified one; counts what it is asked."""
-
-    predicted_mu: float
-    local_delta: Callable[[float], float]
-    asked: int = 0
-
-    def delta(self, epsilon: float) -> float:
-        self.asked += 1
-        return self.local_delta(epsilon)
-
-
-# A power of two is the largest step, the float before it the smallest.
-@pytest.mark.parametrize("mu", [0.01, 10 * 2.0**-7 - 1e-9, 10 * 2.0**-7, 0.3])
-def test_rounds_of_a_gaussian_curve(mu: float) -> None:
-    curve = Curve(mu, lambda epsilon: float(gaussian_profile(epsilon, mu)))
-    pair = shuffled_pair(curve)  # type: ignore[arg-type]
-    assert pair is not None and curve.asked < 100
-    for rounds, above in ((2, 2.5e-3), (10, 1.3e-3), (100, 1.3e-3), (1000, 1.5e-3)):
-        truth = gaussian_epsilon(1e-6, mu * math.sqrt(rounds))
-        found = Composition([(pair, rounds)]).epsilon(1e-6)
-        assert truth * (1.0 - 1e-9) <= found <= truth * (1.0 + above)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_rounds_of_a_curve_with_kinks_against_enumeration(seed: int) -> None:
     """Five outcomes, three rounds; a kink at every loss, none of them on the grid."""
     p = np.random.default_rng(seed).dirichlet(np.full(5, 4.0))
     loss = np.log(p / p[::-1])
-    pair = shuffled_pair(Curve(math.sqrt(float(p @ loss**2)), lambda e: mirrored(p, e)))  # type: ignore[arg-type]
-    assert pair is not None
-    whole = Composition([(pair, 3)])
+    curve: Any = SimpleNamespace(predicted_mu=math.sqrt(float(p @ loss**2)))
+    curve.delta = curve.local_delta = lambda epsilon: mirrored(p, epsilon)
+    whole = Composition([(shuffled_pair(curve), 3)])
     places = np.unique([sum(each) for each in product(loss, repeat=3)])
     for epsilon in np.concatenate([places, 0.5 * (places[1:] + places[:-1])]):
         if epsilon >= 0.0:
@@ -214,18 +189,8 @@ def test_trade_off_curve_is_below_the_true_one_and_close() -> None:
     assert curve[-1] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("epsilons", "deltas"),
-    [
-        ([0.1, 0.2], [0.5, 0.4]),
-        ([0.0, 0.0], [0.5, 0.4]),
-        ([0.0, 0.1], [0.5]),
-        ([0.0, 0.1], [0.5, math.nan]),
-        ([0.0, 0.1], [1.5, 0.4]),
-        ([0.0, 700.0], [0.5, 0.4]),
-        ([], []),
-    ],
-)
+@pytest.mark.parametrize("epsilons", [[0.1, 0.2], [0.0, 0.0], [0.0, 700.0], [0.0], []])
+@pytest.mark.parametrize("deltas", [[0.5, 0.4], [0.5, math.nan], [1.5, 0.4]])
 def test_bad_curves_are_refused(epsilons: list[float], deltas: list[float]) -> None:
     with pytest.raises(InvalidValueError):
         DominatingPair.from_curve(epsilons, deltas)
@@ -247,33 +212,6 @@ def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float)
         gain = -np.expm1(np.minimum(epsilon - losses, 0.0))
         exact = math.fsum([*(masses * gain).ravel().tolist(), certain])
         assert exact * (1 - 1e-7) <= twice.delta(epsilon) <= exact * (1 + 5e-3) + 1e-15
-
-
-def test_rare_large_losses_do_not_spoil_the_tilt() -> None:
-    """Epsilon by its own search and by bisection of delta, whatever window each of them takes."""
-    grid = 2.0**-11
-    usual, rare = np.linspace(0.0, 0.12, 60), np.linspace(0.12, 3.0, 12)
-    epsilons = grid * np.unique(np.round(np.concatenate([usual, rare, [17, 17.5, 18, 19]]) / grid))
-    deltas = gaussian_profile(epsilons, 0.01) + 5e-9 * np.exp(-3.0 * epsilons)
-    deltas = np.where(epsilons > 3.0, gaussian_profile(epsilons, 2.05), deltas)
-    pair = DominatingPair.from_curve(epsilons, np.minimum.accumulate(deltas), grid=grid)
-    composed = Composition([(pair, 14)])
-    for delta in (1e-8, 3e-9, 1e-9):
-        found = composed.epsilon(delta)
-        assert composed.delta(found) <= delta * (1.0 + 1e-4)
-        # Half a percent lower is too low: the tilt that Markov's inequality likes best lost 3 to 4.
-        assert composed.delta(0.995 * found) > delta
-
-
-@pytest.mark.slow
-def test_one_round_never_costs_more_than_two() -> None:
-    library, kind = RoundLibrary(), RoundType.of([ReportClass("gaussian", 2.0, 1.0, 2.0, 1000)])
-    grid = [0.0, 0.01, 0.05, 0.2]
-    once = library.profile({kind: 1}, grid)
-    for times in (2, 3, 100):
-        assert np.all(library.profile({kind: times}, grid) >= once)
-    at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 100)]
-    assert at == sorted(at)
 
 
 def test_a_filter_for_general_pairs_does_not_exist() -> None:
@@ -390,22 +328,6 @@ def test_a_stretch_one_unit_above_the_target_is_above_it(target: float) -> None:
     above, below = crossing(curve, target, 1.0)
     assert above < 0.7 <= below
     assert curve(below) <= target
-
-
-@pytest.mark.parametrize("above", [1e-1, 1e-4, 1e-9, -1e-3])
-@pytest.mark.parametrize("end", [0.33, 0.999])
-def test_a_flat_stretch_beside_the_target_is_crossed(above: float, end: float) -> None:
-    start, asked = 0.37 * end, []
-
-    def curve(epsilon: float) -> float:
-        asked.append(epsilon)
-        return 50 * DELTA if epsilon < start else DELTA * (1 + above if epsilon < end else 1e-6)
-
-    at = end if above > 0 else start
-    low, high = crossing(curve, DELTA, 1.0)
-    assert low < at <= high
-    assert high - at <= 2e-6 * at or curve(high) >= DELTA * (1 - 3e-4)
-    assert len(asked) <= 150
 
 
 # --- As dp-accounting's distributions -----------------------------------------------------------

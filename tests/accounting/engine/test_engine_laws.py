@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import fl_shuffle.accounting.laws.frequency_oracles as oracles
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
-from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw, LaplaceRandomizer
@@ -69,21 +68,6 @@ def test_epsilon_is_safe_and_tight(family, epsilon0: float, n: int, log_delta: f
     assert lower_bound_epsilon(randomizer, n, delta).epsilon <= answer.epsilon
     if answer.epsilon > 0.0 and answer.epsilon < epsilon0 * (1.0 - 1e-9):
         assert blanket_delta(randomizer, n, answer.epsilon * (1.0 - 1e-3)).delta >= delta * 0.999
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.2])
-def test_the_laplace_law_is_a_law_and_grows_in_convex_order_with_the_distance(
-    epsilon: float,
-) -> None:
-    """By its stop-loss transform, which starts at the local curve."""
-    law, far = LaplaceLaw(0.4, epsilon), LaplaceLaw(0.6, epsilon)
-    t = np.linspace(far.lower, far.upper, 4001)
-    g = law.stop_loss(t)
-    assert np.all(np.diff(g) <= 1e-15)
-    assert np.all(np.diff(g, 2) >= -1e-13)
-    assert np.all(g <= far.stop_loss(t) * (1 + 1e-9) + 1e-14)
-    local = laplace_delta(epsilon, 0.8)
-    assert float(law.stop_loss(np.zeros(1))[0]) == pytest.approx(local, rel=1e-12)
 
 
 def test_disjoint_supports_and_empty_blankets_give_the_local_answer() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ from benchmarks.ship_pairs import certified
 from fl_shuffle import private_cache
 from fl_shuffle.accounting import pair_cache
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundType
+from fl_shuffle.accounting.reports import DeclaredRound, RoundType
 from fl_shuffle.accounting.rounds import round_library
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 
-KIND = RoundType.of([ReportClass("gaussian", 6.0, 1.0, 2.0, 60)], 0)
+KIND = RoundType("gaussian", 6.0, 1.0, 2.0, ((1.0, 59),))
 
 
 @pytest.fixture(autouse=True)
@@ -48,19 +49,18 @@ def ask(kind: object = KIND, times: int = 1) -> DominatingPair:
 
 
 def same(first: DominatingPair, second: DominatingPair) -> bool:
-    equal = np.array_equal(first.losses, second.losses)
-    equal = equal and np.array_equal(first.masses, second.masses)
-    return bool(equal and (first.infinite, first.grid) == (second.infinite, second.grid))
+    return pair_cache._to_bytes(first) == pair_cache._to_bytes(second)
 
 
 def test_a_run_reads_what_the_last_one_certified(monkeypatch: pytest.MonkeyPatch) -> None:
     first = RoundLibrary().epsilon({KIND: 3}, 1e-6)
     pair = RoundLibrary().pair(KIND)
-    monkeypatch.setattr(round_library, "shuffled_pair", lambda *_, **__: 1 / 0)
-    again = RoundLibrary().pair(KIND)
-    assert pair is not None and again is not None and same(pair, again)
-    assert RoundLibrary().epsilon({KIND: 3}, 1e-6) == first
-    monkeypatch.undo()
+    assert pair is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(round_library, "shuffled_pair", lambda *_, **__: 1 / 0)
+        again = RoundLibrary().pair(KIND)
+        assert again is not None and same(pair, again)
+        assert RoundLibrary().epsilon({KIND: 3}, 1e-6) == first
     monkeypatch.setenv(private_cache.CACHE_VARIABLE, "off")
     computed = RoundLibrary().pair(KIND)
     assert computed is not None and same(pair, computed)
@@ -69,17 +69,15 @@ def test_a_run_reads_what_the_last_one_certified(monkeypatch: pytest.MonkeyPatch
 def test_another_round_or_code_has_another_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    keys = [pair_cache.key(KIND)]
-    assert pair_cache.key(KIND) == keys[0]
-    for own in (("gaussian", float(np.nextafter(6.0, 7.0))), ("laplace", 6.0)):
-        keys.append(pair_cache.key(RoundType.of([ReportClass(*own, 1.0, 2.0, 60)], 0)))
-    keys += [pair_cache.key(DeclaredRound(1.0, delta0, 59)) for delta0 in (0.0, 1e-9)]
+    others = [replace(KIND, scale=float(np.nextafter(6.0, 7.0))), replace(KIND, noise="laplace")]
+    declared = [DeclaredRound(1.0, delta0, 59) for delta0 in (0.0, 1e-9)]
+    keys = [pair_cache.key(kind) for kind in (KIND, *others, *declared)]
     # Other code: one comment in any accounting module.
     copy = tmp_path / "accounting"
     shutil.copytree(Path(pair_cache.__file__).parent, copy)
     assert pair_cache.digest_of_code(copy) == pair_cache.CODE
-    (module_path, *_) = sorted(copy.rglob("fourier.py"))
-    module_path.write_text(module_path.read_text() + "# another\n")
+    with (copy / "engine" / "fourier.py").open("a") as module:
+        module.write("# another\n")
     monkeypatch.setattr(pair_cache, "CODE", pair_cache.digest_of_code(copy))
     keys.append(pair_cache.key(KIND))
     assert len(set(keys)) == len(keys)

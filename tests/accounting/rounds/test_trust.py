@@ -13,20 +13,11 @@ from fl_shuffle.accounting.reports import DeclaredRound, RoundType
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
-from fl_shuffle.accounting.rounds.trust import EVERYBODY_HONEST, Trust
+from fl_shuffle.accounting.rounds.trust import Trust
 
 
 def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> ClientClass:
     return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5, 1)
-
-
-def accountant(
-    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None
-) -> Accountant:
-    class_of = np.repeat(np.arange(len(counts)), counts)
-    trust = EVERYBODY_HONEST if honest is None else Trust(assumed_honest=honest)
-    return Accountant(classes, class_of, unit="client", schedule="aggregate", delta=1e-6,
-                      trust=trust)  # fmt: skip
 
 
 def types(
@@ -74,12 +65,14 @@ def test_no_subset_of_the_batch_is_worse_than_what_is_left(lost: int) -> None:
 
 
 def test_colluders_that_leave_nobody_to_hide_among() -> None:
-    everybody = np.ones(1000, dtype=bool)
-    found = accountant([kind()], [1000], 2).preview(1, everybody)
-    column = found.columns["proven"]
-    assert column.worst == found.columns["local"].worst
-    assert "998 of the reports may be colluders'" in column.note
-    alone = accountant([kind()], [1000], 1).preview(1, everybody).columns
+    accounts = [
+        Accountant([kind()], np.zeros(1000, dtype=np.int64), unit="client", schedule="aggregate",
+                   delta=1e-6, trust=Trust(assumed_honest=honest))
+        for honest in (2, 1)
+    ]  # fmt: skip
+    found, alone = (each.preview(1, np.ones(1000, dtype=bool)).columns for each in accounts)
+    assert found["proven"].worst == found["local"].worst
+    assert "998 of the reports may be colluders'" in found["proven"].note
     assert alone["sum"].worst == pytest.approx(alone["local"].worst, rel=1e-6)
 
 
