@@ -6,13 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from benchmarks import accounting, kernels, simulation
 from benchmarks.peers.__main__ import main as peers
-from benchmarks.peers.client_gradients import CLASSES, gradient, start
 from benchmarks.tables import read_csv
 
 Run = Callable[..., int]
@@ -46,17 +43,6 @@ def test_what_cannot_be_measured_is_said(run: Run, capsys: pytest.CaptureFixture
     assert run(peers, "--pfl-python", "") == 0
     assert capsys.readouterr().out.startswith("skipped: pfl is not installed")
     assert not list(Path().iterdir())
-
-
-def test_the_peers_gradient_is_that_of_the_loss() -> None:
-    rng = np.random.default_rng(3)
-    inputs = rng.standard_normal((5, 4)).astype(np.float32)
-    labels = rng.integers(0, CLASSES, 5)
-    weight = torch.from_numpy(start(4)).requires_grad_()
-    logits = torch.from_numpy(inputs) @ weight.view(CLASSES, 4).T
-    torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).backward()
-    found = gradient(start(4), inputs, labels)
-    np.testing.assert_allclose(found, weight.grad, rtol=2e-5, atol=1e-6)
 
 
 def test_kernels_and_the_accountant_are_measured(

@@ -38,18 +38,6 @@ class Small(nn.Module):
         return self.head(hidden.flatten(1))
 
 
-class Tied(nn.Module):
-    """One weight used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.square = nn.Linear(13, 13)
-        self.head = nn.Linear(13, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.square(torch.tanh(self.square(x)))))
-
-
 class Branching(nn.Module):
     """Control flow that depends on the data: only one record at a time can be differentiated."""
 
@@ -114,7 +102,7 @@ NETWORKS: dict[str, nn.Module] = {
         nn.Linear(28, 5),
     ),
 }
-VECTORIZED: dict[str, nn.Module] = {"convolution": Small(), "tied": Tied()}
+VECTORIZED: dict[str, nn.Module] = {"convolution": Small()}
 """By torch.func."""
 LOOPS: dict[str, nn.Module] = {"branching": Branching()}
 """One record at a time."""

@@ -52,7 +52,7 @@ def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | No
     assert relative_difference(found, expected) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "plain", "tied"])
+@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "plain", "convolution"])
 def test_local_updates_are_steps_along_each_clients_own_mean(name: str) -> None:
     problem = Problem(name, [5, 1, 12], 2, clip="none")
     theta, local = problem.theta, problem.theta.repeat(3, 1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import NonfiniteRecords
-from tests.gradients.gradient_modules import Problem, Tied
+from tests.gradients.gradient_modules import Problem, Small
 
 NAMES = ["linear", "linear, compiled", "relu", "mixed", "convolution", "branching", "lines"]
 SIZES = [3, 5, 40, 1, 5, 9]
@@ -73,7 +73,7 @@ def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
 def test_a_nonfinite_first_record_does_not_choose_the_path() -> None:
     """The path, hence everybody's rounding, is that of the module."""
     for value in (torch.nan, torch.inf):
-        problem = Problem("tied", SIZES, module=Tied())
+        problem = Problem("convolution", SIZES, module=Small())
         problem.x[:2] = value
         computed(problem)
         assert problem.engine.path == "torch.func"

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import NonfiniteRecords, Packing, make_gradient_engine
 from fl_shuffle.gradients.rounding import sum_grid
 from fl_shuffle.gradients.row_clips import clip_rows, row_clips
@@ -148,28 +147,6 @@ def test_what_rounding_leaves_of_records_that_cancel_is_clipped(longest: float) 
     exact = federation.by_rows(engine, NonfiniteRecords())
     assert float((together - exact).abs().max()) <= CLOSE * federation.reach
     assert torch.equal(sum(federation.by_blocks(engine)[::-1]), together)
-
-
-@pytest.mark.parametrize("view", ["every other", "one for all", "turned", "watched"])
-def test_records_that_lie_otherwise_are_the_same_records(view: str) -> None:
-    """Views that are no rows one behind the other."""
-    engine = engine_of(MODELS["many features"])
-    federation = Federation("many features", [3, 2, 1, 2])
-    given = torch.randn(16, 70, generator=torch.Generator().manual_seed(3))
-    x = {
-        "every other": given[::2],
-        "one for all": given[:1].expand(8, 70),
-        "turned": given[:8].T.contiguous().T,
-        "watched": given[:8].clone().requires_grad_(),
-    }[view]
-    federation.x = x.detach().clone()
-    expected = federation.summed(engine)
-    federation.x = x
-    assert torch.equal(federation.summed(engine), expected)
-    for bad, field in ((x[:7], "offsets"), (x[:, :69], "inputs"), (x.double(), "inputs")):
-        federation.x = bad
-        with pytest.raises(InvalidValueError, match=field):
-            federation.summed(engine)
 
 
 def test_prepared_sums_are_called_from_several_threads_again_and_again() -> None:

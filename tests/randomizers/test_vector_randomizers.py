@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
 from fl_shuffle.randomizers import Gaussian, Laplace
-from fl_shuffle.randomizers.additive import NOISES, grid_step
+from fl_shuffle.randomizers.additive import grid_step
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST, Noise
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.shuffler.exact_sums import exact_sum, exact_sum_within, require_exact
@@ -32,47 +32,29 @@ def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radi
     assert radius + 22.2 * scale < 2.0**22 * step
 
 
-def of(noise: str, scale: list[float], radius: list[float]) -> Gaussian:
-    """The randomizer of clients with these scales and radii."""
-    budget = np.ones(len(scale))
-    return NOISES[noise](budget, budget, np.array(radius), np.array(scale))
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-@pytest.mark.parametrize(("scale", "radius"), [(1.0, 1.0), (0.003, 2.0), (50.0, 1e-3), (1e-6, 1.0)])
-def test_reports_lie_on_the_grid_and_below_the_bound(
-    noise: str, scale: float, radius: float
-) -> None:
-    randomizer = of(noise, [scale] * 150, [radius] * 150)
-    step = float(randomizer.step[0])
-    means = torch.randn(50, 200)
-    clip_rows(means, radius, randomizer.norm)
-    before = means.clone()
-    reports = randomizer.reports(means, np.arange(100, 150), NoiseStream(KEY, 200))
-    assert reports is means
-    units = reports.double() / step
-    assert torch.equal(units, units.round())
-    # Words of 64 bits reach further, words of 32 bits less than 2^22 steps.
-    assert float(reports.abs().max()) <= randomizer.largest()[0] < 2.0**24 * step
-    assert float(reports.abs().max()) < 2.0**22 * step
-    spread = (reports - before).double().std() / (scale * (1 if noise == "gaussian" else 2**0.5))
-    assert float(spread) == pytest.approx(1.0, abs=0.05)
-
-
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("kind", [Gaussian, Laplace])
+@pytest.mark.parametrize("unit", [1.0, 3e-3, 50.0, 1e-6])
 def test_reports_are_what_is_stated_to_the_nearest_grid_point(
-    bits: int, kind: type[Gaussian]
+    bits: int, kind: type[Gaussian], unit: float
 ) -> None:
-    """`reports`, compiled and in one pass, is `randomize` to half a step and float32's rounding."""
+    """`reports`, compiled and in one pass, is `randomize` to half a step and float32's rounding; on
+    the grid, and below the bound."""
     clients, weight = np.array([1, 4, 5]), np.array([1.0, 0.5, 1.0, 1.0, 2.0, 0.25])
-    budget, scale = np.ones(6), np.linspace(0.1, 2.0, 6)
+    budget, scale = np.ones(6), unit * np.linspace(0.1, 2.0, 6)
     randomizer = kind(budget, budget, budget, scale, weight=weight)
     means, stream = 0.05 * torch.randn(3, 333), NoiseStream(KEY, 333, bits=bits)
+    clip_rows(means, 1.0, kind.norm)
     stated = randomizer.randomize(means.numpy(), clients, Noise(stream, clients))
-    reports = randomizer.reports(means.clone(), clients, stream).double().numpy()
-    spread = np.abs(reports - stated) / randomizer.step[clients, None]
-    assert spread.max() <= 0.5 + 0.1
+    rows = means.clone()
+    assert randomizer.reports(rows, clients, stream) is rows
+    reports, step = rows.double().numpy(), randomizer.step[clients, None]
+    assert (np.abs(reports - stated) / step).max() <= 0.5 + 0.1
+    assert not np.mod(reports, step).any()
+    # Words of 64 bits reach further, words of 32 bits less than 2^22 steps.
+    assert (np.abs(reports) <= randomizer.largest()[clients, None]).all()
+    assert (np.abs(reports) < 2.0**22 * step).all()
+    assert (randomizer.largest() < 2.0**24 * randomizer.step).all()
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -17,9 +17,6 @@ from benchmarks.reproduction import (
 )
 from benchmarks.reproduction.core import Options, Result, Settings, Target, all_targets, execute
 from benchmarks.tables import read_csv
-from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
-from fl_shuffle.errors import InvalidValueError
-from tests.repository import ROOT
 
 
 def run_fast(name: str, out: Path) -> dict[str, list[Any]]:
@@ -71,14 +68,6 @@ def test_gspa_figure_2(tmp_path: Path) -> None:
     assert all(row["certainly at least"] > row[chen2024_gspa.GSPA] for row in tables["leaks.csv"])
 
 
-def test_the_lone_client_against_independent_numbers() -> None:
-    """Exact divergences at delta 1e-5 from a separate computation, three digits."""
-    for own, clients, expected in ((0.5, 10_000, 0.0631), (2.0, 1000, 1.46), (4.0, 10_000, 0.715)):
-        witness = chen2024_gspa.one_among_many(own, 0.01)
-        found = lower_bound_epsilon(witness, clients, 1e-5).epsilon
-        assert 0.99 * expected < found < 1.006 * expected
-
-
 @pytest.mark.slow
 def test_unequal_weights_lean_when_budgets_go_with_the_data(tmp_path: Path) -> None:
     """60 repetitions, 4.5 standard errors (false alarms below 1e-5)."""
@@ -93,63 +82,31 @@ def test_unequal_weights_lean_when_budgets_go_with_the_data(tmp_path: Path) -> N
         assert bias[biased] > 20.0
 
 
-TEXTS = {"title": "A toy", "paper": "Nobody 2000", "claim": "7 | 8", "reproduction": "seven",
-         "honest": "fast {{ fast }}, {{ bounds | span }}"}  # fmt: skip
+def test_finished_targets_are_skipped_until_something_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = dict.fromkeys(("title", "paper", "claim", "reproduction"), "7 | 8")
+    texts["honest"] = "fast {{ fast }}, {{ bounds | span }}"
+    settings, runs = {"setting": 1}, []
 
-
-class Toy:
-    """A target that counts its runs."""
-
-    def __init__(self, name: str = "toy", error: BaseException | None = None) -> None:
-        self.runs = 0
-        self.error = error
-        self.settings = {"setting": 1}
-        self.target = Target(name, self.run, {**TEXTS, "settings": self.settings})
-
-    def run(self, options: Options, settings: Settings) -> Result:
-        self.runs += 1
-        if self.error:
-            raise self.error
+    def run(options: Options, settings: Settings) -> Result:
+        runs.append(options.fast)
         facts = {"fast": options.fast, "bounds": [0.5, 0.25]}
         return Result({"numbers": [{"a": 1}, {"b": 2}]}, {"plot": Figure()}, facts)
 
-
-@pytest.fixture
-def toys(monkeypatch: pytest.MonkeyPatch) -> list[Toy]:
-    made = [Toy("broken", InvalidValueError("data", "/nowhere", "must exist")), Toy()]
-    monkeypatch.setattr(
-        command, "all_targets", lambda: {toy.target.name: toy.target for toy in made}
-    )
-    return made
-
-
-def test_finished_targets_are_skipped_until_something_changes(
-    toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toy = toys[1]
+    toy = Target("toy", run, {**texts, "settings": settings})
+    monkeypatch.setattr(command, "all_targets", lambda: {"toy": toy})
     arguments = ["toy", "--out", str(tmp_path)]
-    assert command.main(arguments) == 0
-    assert command.main(arguments) == 0
-    assert toy.runs == 1
-    assert "skipped" in capsys.readouterr().out
+    assert command.main(["publish", *arguments[1:]]) == 2
+    assert "toy has no full result" in capsys.readouterr().err
+    assert command.main(arguments) == command.main(arguments) == 0
+    assert runs == [False] and "skipped" in capsys.readouterr().out
     assert (tmp_path / "toy" / "numbers.csv").read_text() == "a,b\n1,\n,2\n"
     (tmp_path / "toy" / "plot.png").unlink()
     assert command.main(arguments) == 0
-    toy.settings["setting"] = 2
+    settings["setting"] = 2
     assert command.main(arguments) == 0
     assert command.main([*arguments, "--fast"]) == 0
-    assert toy.runs == 4
+    assert runs == [False, False, False, True]
     page = (tmp_path / "README.md").read_text()
-    assert "| 7 \\| 8 | seven | fast True, 25% to 50% |" in page and "](toy/plot.png)" in page
-
-
-def test_publish_needs_every_full_result(
-    toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = (ROOT / "README.md").read_text()
-    assert command.main(["figure-99", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert command.main(["toy", "--out", str(tmp_path)]) == 0
-    assert command.main(["publish", "--out", str(tmp_path)]) == 2
-    assert "broken has no full result" in capsys.readouterr().err
-    assert (ROOT / "README.md").read_text() == before
+    assert "| 7 \\| 8 | 7 \\| 8 | fast True, 25% to 50% |" in page and "](toy/plot.png)" in page

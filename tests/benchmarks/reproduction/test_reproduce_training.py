@@ -33,6 +33,7 @@ def test_every_number_comes_from_a_run_directory(name: str, table: str, tmp_path
         assert float(row.get("lowest", row["accuracy"])) in found
 
 
+@pytest.mark.slow
 def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) -> None:
     options = Options(tmp_path)
     small = ("data.source='digits'", "data.clients=20", "data.records=30", "run.rounds=2",
