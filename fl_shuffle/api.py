@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from fl_shuffle.auditing.audit import audit
     from fl_shuffle.planner.cost import Cost
     from fl_shuffle.results import Result
-    from fl_shuffle.runs.directory import RunDirectory
+    from fl_shuffle.runs.directory import RunDirectory, RunPlace
     from fl_shuffle.runs.events import RoundOutcome, RunEvent
-    from fl_shuffle.runs.place import RunPlace
     from fl_shuffle.sweeps.points import Sweep
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import SweepEvent
@@ -74,8 +73,7 @@ def simulate(
     ...     len(result.metrics["round"])
     2
     """
-    from fl_shuffle.runs.directory import require_free
-    from fl_shuffle.runs.place import RunPlace
+    from fl_shuffle.runs.directory import RunPlace, require_free
 
     resolved = resolve_config(config, overrides)
     directory = None if out is None else Path(out).resolve()
@@ -99,7 +97,7 @@ def resume(
     and where nobody can tell whether the data are still the same, unless `data_unchanged` vouches
     for them. The callbacks are those of `simulate`.
     """
-    from fl_shuffle.runs.place import RunPlace
+    from fl_shuffle.runs.directory import RunPlace
     from fl_shuffle.runs.resume import unfinished_config
 
     path = Path(directory).resolve()

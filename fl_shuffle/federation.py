@@ -58,10 +58,10 @@ from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.randomizers.per_client import Ids
 from fl_shuffle.randomizers.personal import NoiseSource, Randomizer, make_randomizer
+from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import Observer, Preparing, observer_of
 from fl_shuffle.runs.facts import DataFacts, RunFacts
-from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.run import Run, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Shuffled
@@ -333,7 +333,7 @@ class RunParts:
         try_analyzer(self.config.server, dimension, self.config.data.clients)
         facts = self.facts(dimension, metrics)
         place = RunPlace.of(context.run_config)
-        return open_run(self.config, facts, place, accountant, self.observer(grid, context))
+        return open_run(facts, place, accountant, self.observer(grid, context))
 
     @property
     def data_facts(self) -> DataFacts:
@@ -349,13 +349,13 @@ class RunParts:
     def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
         """What is known of the run before it starts."""
         return RunFacts(
+            self.config,
             self.randomizers,
+            self.budgets,
             dimension,
             self.data_facts,
             features_use_data=self.features_use_data,
             fingerprint=self.fingerprint,
-            lifetime=self.budgets.lifetime,
-            budgets_by_place=self.budgets.by_place,
             metrics=metrics,
         )
 

@@ -14,14 +14,15 @@ import fcntl
 import itertools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
 from fl_shuffle.durable_files import OWNER_ONLY, UNFINISHED, replace_text
-from fl_shuffle.errors import RunError
+from fl_shuffle.errors import ConfigError, RunError, require_choice
 
 CONFIG = "config.json"
 LEDGER = "ledger.sqlite"
@@ -44,6 +45,46 @@ the run. Clients log below `fl_shuffle.client` (which records have no finite gra
 that may quote records, how gradients are computed): it stays with whoever keeps the data."""
 
 
+RUN_DIRECTORY = "run-directory"
+RESUME = "resume"
+RESUMES = ("no", "yes", "data-unchanged")
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """A run directory (None: a new one below `run.out`) and whether its run goes on.
+
+    `resume` is "no", "yes", or "data-unchanged": the user vouches that the data are those the run
+    was started with, where that cannot be checked. A run that is there already is never gone on
+    with unasked. Raises `ConfigError` for a `resume` without a directory.
+    """
+
+    directory: Path | None = None
+    resume: str = "no"
+
+    def __post_init__(self) -> None:
+        require_choice(RESUME, self.resume, RESUMES)
+        if self.resume != "no" and self.directory is None:
+            raise ConfigError(f"{RESUME} = {self.resume!r} needs the {RUN_DIRECTORY} to go on with")
+
+    @property
+    def goes_on(self) -> bool:
+        return self.resume != "no"
+
+    @classmethod
+    def of(cls, run_config: Mapping[str, object]) -> RunPlace:
+        """Read it out of Flower's run configuration."""
+        directory = str(run_config.get(RUN_DIRECTORY, ""))
+        return cls(Path(directory) if directory else None, str(run_config.get(RESUME, "")) or "no")
+
+    def run_config(self) -> dict[str, str]:
+        """As Flower's run configuration."""
+        return {
+            RUN_DIRECTORY: "" if self.directory is None else str(self.directory),
+            RESUME: self.resume,
+        }
+
+
 def open_private(path: Path, mode: str) -> IO[str]:
     """Open a text file that, if it is created here, its owner alone may read."""
 
@@ -61,11 +102,12 @@ class RunDirectory:
         self._lock = lock
 
     @classmethod
-    def at(cls, path: Path | None, out: str, *, goes_on: bool) -> RunDirectory:
-        """The one at `path`, whose run goes on or begins; a new one below `out` without."""
-        if path is None:
-            return cls.create(Path(out))
-        return cls.reopen(path) if goes_on else cls.claim(path)
+    def at(cls, place: RunPlace, out: Path) -> RunDirectory:
+        """That of a run which begins or goes on there; where no place is named, a new one below
+        `out`."""
+        if place.directory is None:
+            return cls.create(out)
+        return cls.reopen(place.directory) if place.goes_on else cls.claim(place.directory)
 
     @classmethod
     def create(cls, out: Path) -> RunDirectory:

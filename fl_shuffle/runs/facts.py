@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.budgets import BY_PLACE
+from fl_shuffle.budgets import BY_PLACE, Budgets
 from fl_shuffle.configuration.reading import idle_settings
 from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
@@ -45,6 +45,19 @@ IDLE_IN_SUMS = (
 IDLE_DECLARED = (
     "budgets do not act: no noise is added to what clients send, and every client's epsilon is "
     "that of the training that all of them declare; only lifetime budgets count"
+)
+FITTED = "are fitted on the training data: that fit is not covered by the privacy guarantee"
+BY_LABEL = (
+    "deals records to clients by their labels: the guarantee is for one unit replaced after that "
+    "partition, and what the partition itself tells of labels is not covered"
+)
+NOT_AS_LABELLED = (
+    "NOT PRIVATE AS LABELLED: the noise follows the published formula, which takes the sensitivity "
+    "for smaller than it is; the true local epsilon is printed as proven"
+)
+SEEDED = (
+    "seeded noise and permutation (simulation only): whoever knows the seed can remove the noise; "
+    "set run.entropy = 'system' for real data"
 )
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting")
 
@@ -74,21 +87,20 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the apps know about a run beside its configuration.
+    """What is known of a run before it starts, beside its budgets and what noise they buy (`plan`).
 
     `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`); None
-    where the server does not have them. `budgets_by_place` is that of `Budgets`. `metrics` are
-    names of what is measured after a round; those beside accuracy and loss get columns of their
-    own.
+    where the server does not have them. `metrics` are names of what is measured after a round;
+    those beside accuracy and loss get columns of their own.
     """
 
+    config: Config
     plan: RandomizerPlan
+    budgets: Budgets
     dimension: int
     data: DataFacts
     features_use_data: bool
     fingerprint: str | None
-    lifetime: NDArray[np.float64] | None = None
-    budgets_by_place: bool = False
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -99,191 +111,150 @@ class RunFacts:
         """Private records of which something exact is published, beside the reports."""
         return self.data.held_out + (self.data.records if self.features_use_data else 0)
 
+    @property
+    def lifetime(self) -> NDArray[np.float64] | None:
+        """Each client's lifetime epsilon [clients], inf where it has none; None if nobody has."""
+        common, own = self.config.privacy.client_epsilon, self.budgets.lifetime
+        if own is None and common is None:
+            return None
+        limits = np.full(len(self.plan), np.inf if common is None else common)
+        return limits if own is None else np.minimum(limits, own)
 
-def started_at(config: Config) -> str:
-    """Now, in UTC: to the microsecond, or only the day where times are not published."""
-    now = datetime.now(UTC)
-    return now.isoformat() if publishes_times(config) else now.date().isoformat()
-
-
-def finished_at(config: Config) -> str | None:
-    """Now, in UTC; None where times are not published."""
-    return datetime.now(UTC).isoformat() if publishes_times(config) else None
-
-
-def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
-    """Each client's lifetime epsilon [clients], inf where it has none; None if nobody has one."""
-    common = config.privacy.client_epsilon
-    if facts.lifetime is None and common is None:
-        return None
-    limits = np.full(len(facts.plan), np.inf if common is None else common)
-    return limits if facts.lifetime is None else np.minimum(limits, facts.lifetime)
-
-
-def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
-    """What the proven numbers take for granted, in plain words."""
-    known = not facts.plan.classes.is_noise("user").any()
-    trust, schedule = Trust.of(config.to_dict()), config.training.schedule
-    reason = SumAccount.start(
-        facts.plan.classes,
-        facts.plan.class_of,
-        schedule=schedule,
-        assumed_honest=trust.assumed_honest,
-        dimension=facts.dimension,
-    ).reason
-    return run_assumptions(
-        entropy=config.run.entropy,
-        known_law=known,
-        noise=config.run.noise,
-        discrete=config.privacy.randomizer.startswith("discrete-"),
-        declared=config.privacy.randomizer == "declared",
-        trust=trust,
-        sums=reason is None and not trust.analyzed,
-    )
-
-
-def noise_of(config: Config, facts: RunFacts) -> tuple[str, bool]:
-    """How much noise a round's mean report has, in words, and whether that is a warning; empty
-    where nobody knows, or there is no mean."""
-    share = config.training.participation
-    clips = facts.plan.noise_of_mean(facts.dimension, share)
-    if clips is None or config.training.schedule == "sequential":
-        return "", False
-    if config.privacy.randomizer == "declared":
-        return noise_words(clips, None), False
-    said = noise_words(clips, round(share * len(facts.plan)))
-    if clips <= HOPELESS:
-        return said, False
-    return (
-        f"{said}; fewer parameters, larger budgets or the record unit make it less "
-        "(docs/own-app.md)",
-        True,
-    )
-
-
-def _budgets_idle(config: Config, facts: RunFacts) -> bool:
-    """Whether clients have budgets of several sizes, and the epsilons of a sum know nothing of it:
-    Gaussian noise of all together hides whoever has the same clip equally well."""
-    kinds, privacy = facts.plan.classes, config.privacy
-    several = len(np.unique(np.stack([kinds.epsilon0, kinds.delta0]), axis=1).T) > 1
-    clips = {(int(n), float(c)) for n, c in zip(kinds.records, kinds.sensitivity, strict=True)}
-    alike = len(clips) == len(np.unique(kinds.records)) and privacy.assumed_honest is None
-    gaussian = privacy.randomizer == "gaussian"
-    return privacy.release == "sum" and gaussian and several and alike
-
-
-def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
-    """What a reader of the numbers must know, in plain words."""
-    found = [f"setting without effect: {idle}" for idle in idle_settings(config)]
-    if facts.features_use_data:
-        found.append(
-            f"features = {config.data.features!r} are fitted on the training data: that fit is not "
-            "covered by the privacy guarantee"
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the proven numbers take for granted, in plain words."""
+        config, kinds = self.config, self.plan.classes
+        trust = Trust.of(config.to_dict())
+        sums = SumAccount.start(
+            kinds,
+            self.plan.class_of,
+            schedule=config.training.schedule,
+            assumed_honest=trust.assumed_honest,
+            dimension=self.dimension,
         )
-    if facts.budgets_by_place:
-        found.append(BY_PLACE)
-    if facts.data.held_out:
-        found.append(
-            f"data.validation = {config.data.validation:g}: accuracy and loss are exact numbers "
-            f"about {facts.data.held_out} of the source's private training records: these records "
-            "are NOT COVERED by the privacy guarantee"
+        return run_assumptions(
+            entropy=config.run.entropy,
+            known_law=not kinds.is_noise("user").any(),
+            noise=config.run.noise,
+            discrete=config.privacy.randomizer.startswith("discrete-"),
+            declared=config.privacy.randomizer == "declared",
+            trust=trust,
+            sums=sums.reason is None and not trust.analyzed,
         )
-    if config.data.dealt_by_label:
-        found.append(
-            f"data.partition = {config.data.partition!r} deals records to clients by their labels: "
-            "the guarantee is for one unit replaced after that partition, and what the partition "
-            "itself tells of labels is not covered"
+
+    @property
+    def noise(self) -> tuple[str, bool]:
+        """How much noise a round's mean report has, in words, and whether that is a warning; empty
+        where nobody knows, or there is no mean."""
+        share = self.config.training.participation
+        clips = self.plan.noise_of_mean(self.dimension, share)
+        if clips is None or self.config.training.schedule == "sequential":
+            return "", False
+        if self.config.privacy.randomizer == "declared":
+            return noise_words(clips, None), False
+        said = noise_words(clips, round(share * len(self.plan)))
+        if clips <= HOPELESS:
+            return said, False
+        less = "fewer parameters, larger budgets or the record unit make it less (docs/own-app.md)"
+        return f"{said}; {less}", True
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know, in plain words."""
+        config, data = self.config, self.data
+        declared = config.privacy.randomizer == "declared"
+        noise, hopeless = self.noise
+        no_delta_left = self._declared_delta_spent
+        known = (
+            (self.features_use_data, f"features = {config.data.features!r} {FITTED}"),
+            (self.budgets.by_place, BY_PLACE),
+            (
+                data.held_out,
+                f"data.validation = {config.data.validation:g}: accuracy and loss are exact "
+                f"numbers about {data.held_out} of the source's private training records: these "
+                "records are NOT COVERED by the privacy guarantee",
+            ),
+            (config.data.dealt_by_label, f"data.partition = {config.data.partition!r} {BY_LABEL}"),
+            (config.app.custom_client, METRICS_STAY),
+            (hopeless, noise),
+            (self._budgets_idle, IDLE_IN_SUMS),
+            (declared and config.budgets != BudgetsSection(), IDLE_DECLARED),
+            (declared, DECLARED),
+            (no_delta_left, no_delta_left),
+            (not self.plan.labelled_private, NOT_AS_LABELLED),
+            (config.run.noise == "pooled", POOLED),
+            (config.run.entropy == "seeded", SEEDED),
         )
-    if config.app.custom_client:
-        found.append(METRICS_STAY)
-    noise, hopeless = noise_of(config, facts)
-    if hopeless:
-        found.append(noise)
-    if _budgets_idle(config, facts):
-        found.append(IDLE_IN_SUMS)
-    if config.privacy.randomizer == "declared" and config.budgets != BudgetsSection():
-        found.append(IDLE_DECLARED)
-    if config.privacy.randomizer == "declared":
-        found.append(DECLARED)
-    failing = _declared_delta_spent(config, facts)
-    if failing:
-        found.append(failing)
-    if not facts.plan.labelled_private:
-        found.append(
-            "NOT PRIVATE AS LABELLED: the noise follows the published formula, which takes the "
-            "sensitivity for smaller than it is; the true local epsilon is printed as proven"
+        idle = [f"setting without effect: {setting}" for setting in idle_settings(config)]
+        return (*idle, *(text for holds, text in known if holds))
+
+    @property
+    def _budgets_idle(self) -> bool:
+        """Whether clients have budgets of several sizes, and the epsilons of a sum know nothing of
+        it: Gaussian noise of all together hides whoever has the same clip equally well."""
+        kinds, privacy = self.plan.classes, self.config.privacy
+        several = len(np.unique(np.stack([kinds.epsilon0, kinds.delta0]), axis=1).T) > 1
+        clips = np.unique(np.stack([kinds.records, kinds.sensitivity]), axis=1).T
+        alike = len(clips) == len(np.unique(kinds.records)) and privacy.assumed_honest is None
+        gaussian = privacy.randomizer == "gaussian"
+        return privacy.release == "sum" and gaussian and several and alike
+
+    @property
+    def _declared_delta_spent(self) -> str:
+        """Where a user's own randomizer has no finite epsilon any more, because every report may
+        break its promise with its delta0; empty if that is in no round of the run."""
+        classes, privacy = self.plan.classes, self.config.privacy
+        target = privacy.target_delta
+        largest = float(classes.delta0[classes.is_noise("user")].max(initial=0.0))
+        if largest == 0.0:
+            return ""
+        # 1 - (1 - delta0)^k <= target for the first k reports of a client.
+        covered = int(np.log1p(-target) / np.log1p(-largest) * (1.0 + 1e-12))
+        reports = self.config.run.rounds * privacy.reports_per_round
+        if covered >= reports:
+            return ""
+        return (
+            f"no finite epsilon holds at privacy.target_delta = {target:g} for a client that "
+            f"reports more than {covered} times: a report of its randomizer has delta = "
+            f"{largest:g}; {reports} reports need budgets of delta below {target / reports:.2g}"
         )
-    if config.run.noise == "pooled":
-        found.append(POOLED)
-    if config.run.entropy == "seeded":
-        found.append(
-            "seeded noise and permutation (simulation only): whoever knows the seed can remove the "
-            "noise; set run.entropy = 'system' for real data"
-        )
-    return tuple(found)
 
+    def for_ledger(self) -> dict[str, Any]:
+        """The facts that a new run's ledger begins with; `run` is its random identifier.
 
-def _declared_delta_spent(config: Config, facts: RunFacts) -> str:
-    """Where a user's own randomizer has no finite epsilon any more, because every report may break
-    its promise with its delta0; empty if that is in no round of the run."""
-    classes, target = facts.plan.classes, config.privacy.target_delta
-    largest = float(classes.delta0[classes.is_noise("user")].max(initial=0.0))
-    if largest == 0.0:
-        return ""
-    # 1 - (1 - delta0)^k <= target for the first k reports of a client.
-    covered = int(np.log1p(-target) / np.log1p(-largest) * (1.0 + 1e-12))
-    reports = config.run.rounds * config.privacy.reports_per_round
-    if covered >= reports:
-        return ""
-    return (
-        f"no finite epsilon holds at privacy.target_delta = {target:g} for a client that reports "
-        f"more than {covered} times: a report of its randomizer has delta = {largest:g}; "
-        f"{reports} reports need budgets of delta below {target / reports:.2g}"
-    )
-
-
-def test_data_of(facts: RunFacts) -> str:
-    """What the records are that accuracy and loss are measured on."""
-    if not facts.data.records and not facts.data.test_records:
-        return "the app's own"
-    return "held out of the private records" if facts.data.held_out else "public"
-
-
-def _for_verifiers(config: Config, facts: RunFacts) -> dict[str, Any]:
-    """What somebody needs beside classes and attempts who works the epsilons out again: on which
-    grids reports lie (powers of two, the finest and the coarsest), and what is claimed."""
-    privacy, step = config.privacy, facts.plan.step
-    return {
-        "report_grid": {"finest": float(step.min()), "coarsest": float(step.max())},
-        "unit": privacy.unit,
-        "release": privacy.release,
-        "assumed_honest": privacy.assumed_honest,
-        "delta": privacy.target_delta,
-        "reports_per_round": privacy.reports_per_round,
-    }
-
-
-def ledger_meta(config: Config, facts: RunFacts) -> dict[str, Any]:
-    """The facts that a new run's ledger begins with; `run` is its random identifier."""
-    versions = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return {
-        "schema": SCHEMA_VERSION,
-        "run": secrets.token_hex(16),
-        "config": config.to_dict(),
-        "code_version": __version__,
-        "python": platform.python_version(),
-        "libraries": versions,
-        "seed": config.run.seed if config.run.entropy == "seeded" else "operating-system entropy",
-        "data": facts.data.published(),
-        "test_data": test_data_of(facts),
-        "records_not_covered": facts.records_not_covered,
-        "relation": config.relation,
-        "dimension": facts.dimension,
-        "labelled_private": facts.plan.labelled_private,
-        "metrics": list(facts.metrics),
-        **_for_verifiers(config, facts),
-        "started": started_at(config),
-    }
+        Beside classes and attempts whoever works the epsilons out again needs on which grids
+        reports lie (powers of two, the finest and the coarsest), and what is claimed.
+        """
+        config, privacy, data = self.config, self.config.privacy, self.data
+        versions = {}
+        for name in LIBRARIES:
+            with contextlib.suppress(PackageNotFoundError):
+                versions[name] = version(name)
+        seeded, own = publishes_times(config), not data.records and not data.test_records
+        tested = "held out of the private records" if data.held_out else "public"
+        now = datetime.now(UTC)
+        return {
+            "schema": SCHEMA_VERSION,
+            "run": secrets.token_hex(16),
+            "config": config.to_dict(),
+            "code_version": __version__,
+            "python": platform.python_version(),
+            "libraries": versions,
+            "seed": config.run.seed if seeded else "operating-system entropy",
+            "data": data.published(),
+            "test_data": "the app's own" if own else tested,
+            "records_not_covered": self.records_not_covered,
+            "relation": config.relation,
+            "dimension": self.dimension,
+            "labelled_private": self.plan.labelled_private,
+            "metrics": list(self.metrics),
+            "report_grid": {
+                "finest": float(self.plan.step.min()), "coarsest": float(self.plan.step.max())
+            },
+            "unit": privacy.unit,
+            "release": privacy.release,
+            "assumed_honest": privacy.assumed_honest,
+            "delta": privacy.target_delta,
+            "reports_per_round": privacy.reports_per_round,
+            "started": now.isoformat() if seeded else now.date().isoformat(),
+        }  # fmt: skip

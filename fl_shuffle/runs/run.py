@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,22 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.configuration.sections import Config
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter, Mask
 from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
-from fl_shuffle.runs.directory import CONFIG, LEDGER, METRICS, MODEL, SUMMARY, RunDirectory, log
+from fl_shuffle.runs.directory import (
+    CONFIG,
+    LEDGER,
+    METRICS,
+    MODEL,
+    SUMMARY,
+    RunDirectory,
+    RunPlace,
+    log,
+)
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import (
     Observer,
@@ -36,16 +45,7 @@ from fl_shuffle.runs.events import (
     publishes_times,
     unobserved,
 )
-from fl_shuffle.runs.facts import (
-    RunFacts,
-    assumptions_of,
-    finished_at,
-    ledger_meta,
-    lifetimes,
-    noise_of,
-    warnings_of,
-)
-from fl_shuffle.runs.place import RunPlace
+from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.resume import (
     UNCHECKED,
     as_text,
@@ -66,13 +66,13 @@ class Run(LedgerWriter):
     def __init__(
         self,
         directory: RunDirectory,
-        config: Config,
         facts: RunFacts,
         ledger: Ledger,
         accountant: Accountant,
         observer: Observer,
     ) -> None:
-        super().__init__(accountant, ledger, config, lifetimes(config, facts))
+        config = facts.config
+        super().__init__(accountant, ledger, config, facts.lifetime)
         self.config = config
         self.facts = facts
         self.known: LedgerRecord | None = None
@@ -165,12 +165,12 @@ class Run(LedgerWriter):
         """The warnings, in the log and once in the ledger; then tell whoever watches. `checked`:
         whether the data of a run that goes on could be compared."""
         unchecked, new = () if checked else (UNCHECKED,), self.known is None
-        warnings = (*warnings_of(self.config, self.facts), *unchecked)
-        noise, warned = noise_of(self.config, self.facts)
+        warnings = (*self.facts.warnings, *unchecked)
+        noise, warned = self.facts.noise
         noise = "" if warned else noise
         notes = [("warning", text) for text in (warnings if new else unchecked)]
         if new:
-            notes += [("assumption", text) for text in assumptions_of(self.config, self.facts)]
+            notes += [("assumption", text) for text in self.facts.assumptions]
             notes += [("noise", noise)] * bool(noise)
         for text in warnings:
             log.warning(text)
@@ -192,7 +192,7 @@ class Run(LedgerWriter):
         replace_file(folder / MODEL, lambda path: save_file(tensors, path))
         attacks = self.close_books(self.rounds)
         self.ledger.set_meta("outcome", self._outcome(stopped_early, failed, attacks))
-        self.ledger.set_meta("finished", finished_at(self.config))
+        self.ledger.set_meta("finished", datetime.now(UTC).isoformat() if self._times else None)
         self.ledger.finish()
         view = RunView(folder)
         summary = view.summary()
@@ -229,19 +229,15 @@ class Run(LedgerWriter):
 
 @contextmanager
 def open_run(
-    config: Config,
-    facts: RunFacts,
-    place: RunPlace,
-    accountant: Accountant,
-    observer: Observer = unobserved,
+    facts: RunFacts, place: RunPlace, accountant: Accountant, observer: Observer = unobserved
 ) -> Iterator[Run]:
     """Create the run's directory, or go on with the unfinished run in it, and open it.
 
     Everything that can be refused was refused before this point, so nothing is left half-written.
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
-    directory = RunDirectory.at(place.directory, config.run.out, goes_on=place.goes_on)
-    known, checked = None, True
+    config, known, checked = facts.config, None, True
+    directory = RunDirectory.at(place, Path(config.run.out))
     try:
         if place.goes_on:
             known = unfinished_ledger(directory.path)
@@ -255,12 +251,12 @@ def open_run(
                 ledger.set_meta("config", config.to_dict())
             ledger.flush()
         else:
-            ledger = _start(directory, config, facts)
+            ledger = _start(directory, facts)
         command = _resuming(directory.path, facts, observer)
         with directory.logging(times=publishes_times(config)), _can_go_on(command):
             if config.run.entropy == "seeded":
                 ledger.outlive_the_process_only()
-            run = Run(directory, config, facts, ledger, accountant, observer)
+            run = Run(directory, facts, ledger, accountant, observer)
             run.known = known
             try:
                 run.announce(checked=checked)
@@ -300,8 +296,8 @@ def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
     return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
 
 
-def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
-    meta = ledger_meta(config, facts)
+def _start(directory: RunDirectory, facts: RunFacts) -> Ledger:
+    meta = facts.for_ledger()
     # Before the ledger: a run that has begun can always be compared.
     if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):
         log.warning(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.plugins import load_function, require_extra
+from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.events import Observer, Preparing, unobserved
-from fl_shuffle.runs.place import RunPlace
 
 if TYPE_CHECKING:
     from fl_shuffle.flower.grid import InProcessGrid

@@ -222,7 +222,7 @@ def _play(path: Path, tables: dict[str, Any]) -> str:
     """Run the point to its end; returns what went wrong, in one line."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        from fl_shuffle.runs.place import RunPlace
+        from fl_shuffle.runs.directory import RunPlace
         from fl_shuffle.runs.resume import unfinished_config
         from fl_shuffle.simulation.launch import simulate
         from fl_shuffle.threads import one_thread

@@ -15,8 +15,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.runs import directory
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
-from fl_shuffle.runs.directory import RunDirectory
-from fl_shuffle.runs.place import RunPlace
+from fl_shuffle.runs.directory import RunDirectory, RunPlace
 from fl_shuffle.runs.resume import unfinished_config
 from tests.crashes import Crashing, Refused, resume
 from tests.small_federation import Launch

@@ -136,7 +136,11 @@ IDLE = "budgets do not act"
     [
         (["privacy.release=sum"], True),
         (["privacy.release=sum", "privacy.randomizer=laplace"], False),
-        (["privacy.release=sum", "privacy.personalization=clipping", "budgets.levels=2"], False),
+        pytest.param(
+            ["privacy.release=sum", "privacy.personalization=clipping", "budgets.levels=2"],
+            False,
+            marks=pytest.mark.slow,
+        ),
         (["privacy.release=sum", "server.weights=inverse-variance"], False),
     ],
     ids=str,
