@@ -63,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         tables[asked] = partial(attendance_table, client=client, round_number=arguments.round)
     if out and asked == "rounds" and not Path(out).suffix:  # a folder: all four tables
         make_folder(Path(out))
+        form = form.replace("table", "csv")
         for name, make in tables.items():
-            path = Path(out, f"{name}.{form.replace('table', 'csv')}")
+            path = Path(out, f"{name}.{form}")
             write_table(_joined(runs, make), path, form)
             print(path)
     elif out:

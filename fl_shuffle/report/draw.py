@@ -23,6 +23,8 @@ from fl_shuffle.report.record import RunRecord
 PICTURES: Final = ("png", "pdf", "svg")
 SIZE: Final = (4.8, 3.3)
 """Inches: a column of a paper, with text of its size; still readable on a telephone."""
+VIEW: Final = " ".join(f"{72.0 * inches:g}" for inches in SIZE)
+"""The same in units of SVG."""
 LEGEND_LINE: Final = 0.17
 """Inches that a line of a file's legend takes ..."""
 LEGEND_WIDTH: Final = 56
@@ -35,37 +37,36 @@ TWO_DECADES, NARROW = 100.0, 4.0
 
 
 class Stroke(NamedTuple):
-    """How a line looks: a colour of the style sheet, dashes as matplotlib has them, its width."""
+    """How a line looks: a colour of the style sheet, dashes as SVG has them, its width."""
 
     colour: str
-    dashes: str | tuple[int, tuple[int, ...]] = "-"
+    dashes: str = ""
     width: float = 1.8
 
     @property
-    def array(self) -> str:
-        """The dashes as SVG has them, for a legend's key."""
-        known = {"-": (), "--": (6, 3), ":": (2, 2)}
-        return " ".join(map(str, known[self.dashes] if isinstance(self.dashes, str)
-                            else self.dashes[1]))  # fmt: skip
+    def style(self) -> Any:
+        """The dashes as matplotlib has them."""
+        return (0, tuple(map(float, self.dashes.split()))) if self.dashes else "-"
 
 
 _RUNS = ("proven", "gspa", "lower", "sum", "specific", "local", "sum_lower", "ink")
-_DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
+DASHED, DOTTED, MIXED = "6 3", "2 2", "8 2 2 2"
+_DASHES = ("", DASHED, DOTTED, MIXED)
 STROKES: Final = {
     "proven": Stroke("proven"),
     "sum": Stroke("sum"),
     "local": Stroke("local", width=1.2),
-    "gspa": Stroke("gspa", "--", 1.5),
-    "specific": Stroke("specific", "--", 1.5),
-    "lower": Stroke("lower", ":"),
-    "sum_lower": Stroke("sum_lower", ":"),
+    "gspa": Stroke("gspa", DASHED, 1.5),
+    "specific": Stroke("specific", DASHED, 1.5),
+    "lower": Stroke("lower", DOTTED),
+    "sum_lower": Stroke("sum_lower", DOTTED),
     "target": Stroke("ink", width=0.9),
     "accuracy": Stroke("proven"),
     "guessing": Stroke("quiet", width=1.0),
     **{f"run-{n}": Stroke(_RUNS[n], _DASHES[n % len(_DASHES)]) for n in range(STYLES)},
     **{f"run-{n}-proven": Stroke(_RUNS[n]) for n in range(STYLES)},
-    **{f"run-{n}-sum": Stroke(_RUNS[n], _DASHES[3]) for n in range(STYLES)},
-    **{f"run-{n}-lower": Stroke(_RUNS[n], ":") for n in range(STYLES)},
+    **{f"run-{n}-sum": Stroke(_RUNS[n], MIXED) for n in range(STYLES)},
+    **{f"run-{n}-lower": Stroke(_RUNS[n], DOTTED) for n in range(STYLES)},
 }
 """Kind of a line -> its stroke: solid ones are guarantees, dashed ones published formulas that are
 none, dotted ones what an attack reaches."""
@@ -78,18 +79,12 @@ def colours() -> dict[str, str]:
     return dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", light))
 
 
-class Inline(NamedTuple):
-    """A figure for a page: the inside of an SVG element of that many units."""
+def inline(figure: Figure, name: str) -> str:
+    """The figure, called `name` in its page, without its legend: the inside of an SVG element whose
+    `VIEW` is that of every figure.
 
-    width: float
-    height: float
-    body: str
-
-
-def inline(figure: Figure, name: str) -> Inline:
-    """The figure, called `name` in its page, without its legend.
-
-    Colours are names of the page's style sheet, which follow it in the dark and on paper.
+    Colours are names of the page's style sheet, which follow it in the dark and on paper. Text is
+    escaped.
     """
     file = io.StringIO()
     _save(figure, file, legend=False, form="svg", salt=name)
@@ -100,7 +95,7 @@ def inline(figure: Figure, name: str) -> Inline:
     body = re.sub(named, "", body, flags=re.DOTALL)
     for colour in {stroke.colour for stroke in STROKES.values()} | {"rule"}:
         body = body.replace(colours()[colour], f"var(--{colour})")
-    return Inline(72.0 * SIZE[0], 72.0 * SIZE[1], body)
+    return body
 
 
 def write_picture(figure: Figure, path: Path) -> None:
@@ -172,7 +167,7 @@ def _canvas(figure: Figure, *, legend: bool) -> Any:
             # A share holds from its value on, up to the next one; nobody lies below the first.
             x, y = np.append(x[:1], x), np.append(0.0, y)
         axes.errorbar(
-            x, y, line.spread, color=colours()[stroke.colour], linestyle=stroke.dashes,
+            x, y, line.spread, color=colours()[stroke.colour], linestyle=stroke.style,
             linewidth=stroke.width, label=textwrap.fill(line.label, LEGEND_WIDTH),
             marker="o" if line.few else None, markersize=4, capsize=3, zorder=3.0 - 0.01 * order,
             drawstyle="steps-post" if line.steps else "default",

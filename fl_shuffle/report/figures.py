@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,23 +69,26 @@ class Line:
         return len(self.x) < FEW_POINTS and not self.steps and self.kind != "target"
 
     @classmethod
-    def of(cls, kind: str, label: str, x: ArrayLike, y: ArrayLike, *, steps: bool = False) -> Line:
-        """Without the points that are not finite."""
+    def of(
+        cls, kind: str, label: str, x: ArrayLike, y: ArrayLike, spread: ArrayLike | None = None,
+        *, steps: bool = False,
+    ) -> Line:  # fmt: skip
+        """Without the points that are not finite (None is none)."""
         across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
         kept = np.isfinite(across) & np.isfinite(up)
-        return cls(kind, label, across[kept], up[kept], steps=steps)
+        wide = None if spread is None else np.asarray(spread, dtype=np.float64)[kept]
+        return cls(kind, label, across[kept], up[kept], wide, steps)
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """Lines on two axes. `name` is its file's, `caption` says in a sentence what to see in it.
+    """Lines on two axes. `name` is its file's, and what the template has a title and a caption for;
+    `client` is whose curves they are, if one's.
 
     `low` and `high` are the ends of the y axis, where None what the lines need.
     """
 
     name: str
-    title: str
-    caption: str
     x_label: str
     y_label: str
     lines: Sequence[Line]
@@ -91,59 +96,40 @@ class Figure:
     log_y: bool = False
     low: float | None = None
     high: float | None = None
+    client: int | None = None
 
     def shown(self) -> list[Line]:
         """The lines to draw: those that coincide as one with all their names; highest first, by
         where they end, as the eye meets them."""
-        found: list[list[Line]] = []
+        found = list[Line]()
         for line in self.lines:
-            if not line.x.size:
-                continue
-            for same in found:
-                if _coincide(same[0], line):
-                    same.append(line)
-                    break
-            else:
-                found.append([line])
-        merged = [replace(each[0], label=" = ".join(line.label for line in each)) for each in found]
-        return sorted(merged, key=lambda line: -float(line.y[-1]))
-
-    def described(self) -> str:
-        """The figure in words, for who does not see it."""
-        ends = "; ".join(
-            f"{line.label}: from {line.y[0]:.4g} at {line.x[0]:.4g} to {line.y[-1]:.4g} at "
-            f"{line.x[-1]:.4g}"
-            for line in self.shown()
-        )
-        return f"{self.y_label} against {self.x_label}. {ends}. All numbers: the table below it."
+            same = [at for at, other in enumerate(found) if _coincide(other, line)]
+            for at in same:
+                found[at] = replace(found[at], label=f"{found[at].label} = {line.label}")
+            found += [line] if line.x.size and not same else []
+        return sorted(found, key=lambda line: -float(line.y[-1]))
 
     @property
     def counts(self) -> bool:
         """Whether the x axis counts something: rounds have no halves."""
         return all(np.array_equal(line.x, np.rint(line.x)) for line in self.lines)
 
-    def table(self) -> Mapping[str, Vector]:
+    def table(self) -> dict[str, list[float]]:
         """The numbers behind it: one row an x, as often as a line has it; NaN where a line has no
         point there."""
-        lines = [line for line in self.lines if line.x.size]
-        times: dict[float, int] = {}
-        for line in lines:
-            for x, count in zip(*np.unique(line.x, return_counts=True), strict=True):
-                times[float(x)] = max(times.get(float(x), 0), int(count))
-        across = np.array([x for x in sorted(times) for _ in range(times[x])], dtype=np.float64)
-        columns = {self.x_label: across}
-        for line in lines:
-            order = np.argsort(line.x, kind="stable")
-            ordered = line.x[order]
-            at = np.empty(len(ordered), dtype=np.int64)
-            again = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
-            at[order] = np.searchsorted(across, ordered) + again
-            for name, values in ((line.label, line.y), (f"{line.label}, spread", line.spread)):
-                if values is not None:
-                    column = np.full(len(across), np.nan)
-                    column[at] = values
-                    columns[name] = column
-        return columns
+        rows: dict[tuple[float, int], dict[str, float]] = {}
+        names = dict[str, Any]()
+        for line in self.lines:
+            columns = {line.label: line.y, f"{line.label}, spread": line.spread}
+            known = {n: v for n, v in columns.items() if v is not None and v.size}
+            names, times = names | known, Counter[float]()
+            for place, x in enumerate(line.x.tolist()):
+                row = rows.setdefault((x, times[x]), {})
+                times[x] += 1
+                row |= {name: float(values[place]) for name, values in known.items()}
+        at = sorted(rows)
+        cells = {name: [rows[key].get(name, np.nan) for key in at] for name in names}
+        return {self.x_label: [x for x, _ in at], **cells}
 
 
 def _coincide(one: Line, other: Line) -> bool:
@@ -178,29 +164,15 @@ def run_figures(run: RunRecord) -> list[Figure]:
 def spend_over_rounds(run: RunRecord) -> Figure:
     """Cumulative epsilon of the worst client after every round, in each column."""
     at = thinned(len(run.ledger.rounds))
-    lines = []
-    labels = _labels(run)
-    for name, label in labels.items():
+    lines, rounds = list[Line](), run.ledger.rounds[at]
+    for name, label in _labels(run).items():
         values = run.ledger.epsilon[name][at]
-        values = np.where(values > 0.0, values, np.nan)
-        lines.append(Line.of(name, label, run.ledger.rounds[at], values))
+        lines.append(Line.of(name, label, rounds, np.where(values > 0.0, values, np.nan)))
     target = run.config["privacy"].get("target_epsilon")
     if target is not None and at.size:
-        ends = run.ledger.rounds[[0, -1]]
-        lines.append(Line.of("target", "the run's target", ends, [target, target]))
-    return Figure(
-        name="spend",
-        title="Privacy spent, round by round",
-        caption="Cumulative epsilon of the most exposed client. Solid lines are guarantees, dashed "
-        "ones published formulas that guarantee nothing; what an attack on all rounds achieves "
-        "stands at the last."
-        if labels is LABELS
-        else "Cumulative epsilon of the most exposed client, as the clients declare.",
-        x_label="round",
-        y_label=f"epsilon at delta = {run.delta:g}",
-        lines=lines,
-        log_y=wide([line.y for line in lines]),
-    )
+        lines.append(Line.of("target", "the run's target", rounds[[0, -1]], [target, target]))
+    epsilon = f"epsilon at delta = {run.delta:g}"
+    return Figure("spend", "round", epsilon, lines, log_y=wide([line.y for line in lines]))
 
 
 def clients_distribution(run: RunRecord) -> Figure:
@@ -213,17 +185,9 @@ def clients_distribution(run: RunRecord) -> Figure:
         at = thinned(len(levels))
         lines.append(Line.of(name, _labels(run)[name], levels[at], share[at], steps=True))
     return Figure(
-        name="clients",
-        title="How exposed the clients are",
-        caption="How many of all clients have an own epsilon of at most this: further left is "
-        "more private.",
-        x_label=f"a client's own epsilon at delta = {run.delta:g}",
-        y_label="% of clients",
-        lines=lines,
-        log_x=wide([line.x for line in lines]),
-        low=0.0,
-        high=100.0,
-    )
+        "clients", f"a client's own epsilon at delta = {run.delta:g}", "% of clients", lines,
+        log_x=wide([line.x for line in lines]), low=0.0, high=100.0,
+    )  # fmt: skip
 
 
 def _curves(
@@ -251,16 +215,8 @@ def privacy_profile(run: RunRecord) -> Figure:
     lines = _curves(
         run, grid, seen(worst.profile(grid)), lambda mu: seen(gaussian_profile(grid, mu))
     )
-    return Figure(
-        name="profile",
-        title="Privacy profile",
-        caption=f"Every (epsilon, delta) that holds for client {worst.client}, the most exposed."
-        + " A dashed curve below the solid one promises more than is proven." * (len(lines) > 1),
-        x_label="epsilon",
-        y_label="delta",
-        lines=[*lines, Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2)],
-        log_y=True,
-    )
+    lines.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2))
+    return Figure("profile", "epsilon", "delta", lines, log_y=True, client=worst.client)
 
 
 def trade_off(run: RunRecord) -> Figure:
@@ -271,31 +227,17 @@ def trade_off(run: RunRecord) -> Figure:
     assert worst is not None
     first = np.linspace(0.0, 1.0, POINTS)
     lines = _curves(run, first, worst.trade_off(first), lambda mu: ndtr(ndtri(1.0 - first) - mu))
+    lines.insert(0, Line.of("guessing", "guessing", first, 1.0 - first))
     return Figure(
-        name="trade-off",
-        title="Trade-off curve (f-DP)",
-        caption=f"Whoever tests for the data of client {worst.client} and accepts this share of "
-        "false alarms misses at least this share of hits. Nearer to guessing is more private."
-        + " A dashed curve above the solid one promises more than is proven."
-        * (len(lines) > 1),
-        x_label="false alarms (type I error)",
-        y_label="misses (type II error)",
-        lines=[Line.of("guessing", "guessing", first, 1.0 - first), *lines],
-        low=0.0,
-        high=1.0,
-    )
+        "trade-off", "false alarms (type I error)", "misses (type II error)", lines,
+        low=0.0, high=1.0, client=worst.client,
+    )  # fmt: skip
 
 
 def accuracy_over_rounds(run: RunRecord) -> Figure:
     """Test accuracy after the rounds at which it was measured."""
-    return Figure(
-        name="accuracy",
-        title="Accuracy",
-        caption="Accuracy on the test records after each round in which it was measured.",
-        x_label="round",
-        y_label="test accuracy, %",
-        lines=accuracy_line([run], "accuracy", "test accuracy, %"),
-    )
+    lines = accuracy_line([run], "accuracy", "test accuracy, %")
+    return Figure("accuracy", "round", "test accuracy, %", lines)
 
 
 def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[Line]:
@@ -304,5 +246,5 @@ def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[Line
     values = np.array([[100.0 * run.accuracy[at] for at in common] for run in runs])
     at = thinned(len(common))
     spread = values.std(axis=0, ddof=1)[at] if len(runs) > 1 else None
-    rounds = np.array(common, dtype=np.float64)[at]
-    return [Line(kind, label, rounds, values.mean(axis=0)[at], spread)] if common else []
+    mean = values.mean(axis=0)[at]
+    return [Line.of(kind, label, np.array(common)[at], mean, spread)] if common else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +70,17 @@ def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[st
     """
     views = [RunView(path) for path in paths]
     configs = [view.config for view in views]
+    numbers = {
+        "accuracy": [view.measured("accuracy") for view in views],
+        "epsilon": [view.spent(view.headline) for view in views],
+        "local": [view.spent("local") for view in views],
+    }
     table: dict[str, NDArray[Any]] = {
         "run": np.array([str(path) for path in paths]),
         "state": np.array(["finished" if view.finished else "unfinished" for view in views]),
         "clients": np.array([config["data"]["clients"] for config in configs]),
         "rounds": np.array([f"{view.last_round}/{view.config['run']['rounds']}" for view in views]),
-        "accuracy": _numbers(view.measured("accuracy") for view in views),
-        "epsilon": _numbers(view.spent(view.headline) for view in views),
-        "local": _numbers(view.spent("local") for view in views),
+        **{name: np.array(values, dtype=np.float64) for name, values in numbers.items()},
         "delta": np.array([config["privacy"]["target_delta"] for config in configs]),
         "unit": np.array([config["privacy"]["unit"] for config in configs]),
     }
@@ -137,25 +139,9 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
         number = place[id(group[0])]
         seeds = f", mean of {len(group)} seeds" if len(group) > 1 else ""
         measured += accuracy_line(group, _kind(number), f"{number + 1}: {group[0].name}{seeds}")
-    spend = Figure(
-        name="together-spend",
-        title="Privacy spent",
-        caption="Cumulative epsilon of each run's most exposed client, in the column that matches "
-        "what it released.",
-        x_label="round",
-        y_label="epsilon",
-        lines=spent,
-        log_y=wide([line.y for line in spent]),
-    )
-    accuracy = Figure(
-        name="together-accuracy",
-        title="Accuracy",
-        caption="Test accuracy; where runs differ in their seed alone their mean, with one sample "
-        "standard deviation either way.",
-        x_label="round",
-        y_label="test accuracy, %",
-        lines=measured,
-    )
+    log = wide([line.y for line in spent])
+    spend = Figure("together-spend", "round", "epsilon", spent, log_y=log)
+    accuracy = Figure("together-accuracy", "round", "test accuracy, %", measured)
     return [figure for figure in (spend, accuracy) if figure.lines]
 
 
@@ -251,46 +237,36 @@ def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:
     of the others: at the proven epsilon that matches what was released, at that towards whoever
     sees sums alone, and at what an attack reaches.
     """
-    table = sweep.table
-    numbers = zip(table["epsilon"], table["accuracy"], strict=True)
-    rows = [row for row, pair in enumerate(numbers) if None not in pair and np.isfinite(pair[0])]
-    if not rows:
+    names = (*BOUNDS, "accuracy", "accuracy_sd")
+    column = {name: np.array(sweep.table[name], dtype=np.float64) for name in names}
+    epsilon, accuracy, spread = column["epsilon"], column["accuracy"], column["accuracy_sd"]
+    rows = np.flatnonzero(np.isfinite(epsilon) & np.isfinite(accuracy))
+    if not rows.size:
         return None
     # Of settings that move it equally, the last; a sweep over seeds alone has none, and one point.
-    keys = sweep.settings[::-1] or [""]
-    groups = max((_groups(sweep, rows, key) for key in keys), key=partial(_moved, sweep))
+    groups = max(
+        (_groups(sweep, rows.tolist(), key) for key in sweep.settings[::-1] or [""]),
+        key=lambda groups: sum(float(np.ptp(epsilon[own])) for own in groups.values()),
+    )
     # What says something, and another thing than the reported epsilon.
-    bounds = [
-        name for name in BOUNDS if name in table and (name == "epsilon" or any(
-            table[name][row] not in (None, table["epsilon"][row]) for row in rows
-        ))
-    ]  # fmt: skip
-    bounds = bounds if len(groups) <= FEW_GROUPS else bounds[:1]
+    said = [name for name in BOUNDS if (np.abs(column[name] - epsilon)[rows] > 0.0).any()]
+    bounds = ["epsilon", *said] if len(groups) <= FEW_GROUPS else ["epsilon"]
     lines = []
     for number, (label, own) in enumerate(groups.items()):
         for name in bounds:
             words, kind = BOUNDS[name]
-            values = {row: table[name][row] for row in own}
-            known = [row for row in own if values[row] is not None and np.isfinite(values[row])]
-            at = sorted(known, key=values.__getitem__)
+            at = np.array(own)[np.argsort(column[name][own], kind="stable")]
             named = [label] * bool(label) + [words] * (len(bounds) > 1 or not label)
             # One line a bound in its own colour; of several groups each has a colour for its three.
             kind = kind if len(groups) == 1 else f"{_kind(number)}-{kind}"
-            x, y = ([float(table[key][row]) for row in at] for key in (name, "accuracy"))
-            spread = 100.0 * np.array([table["accuracy_sd"][row] or 0.0 for row in at])
-            lines.append(Line(kind, ": ".join(named), np.array(x), 100.0 * np.array(y), spread))
+            wide_by = 100.0 * np.nan_to_num(spread[at])
+            line = (column[name][at], 100.0 * accuracy[at], wide_by)
+            lines.append(Line.of(kind, ": ".join(named), *line))
+    delta = "" if sweep.delta is None else f" at delta = {sweep.delta:g}"
     return Figure(
-        name="accuracy-epsilon",
-        title="Accuracy against epsilon",
-        caption="Mean test accuracy over the seeds, and one sample standard deviation either way; "
-        "each epsilon is the largest of the combination's runs. Dotted lines are what an attack "
-        "reaches; the others are proven.",
-        x_label="epsilon of the worst client"
-        + ("" if sweep.delta is None else f" at delta = {sweep.delta:g}"),
-        y_label="test accuracy, %",
-        lines=lines,
+        "accuracy-epsilon", f"epsilon of the worst client{delta}", "test accuracy, %", lines,
         log_x=wide([line.x for line in lines]),
-    )
+    )  # fmt: skip
 
 
 def _groups(sweep: SweepResult, rows: Sequence[int], along: str) -> dict[str, list[int]]:
@@ -301,16 +277,6 @@ def _groups(sweep: SweepResult, rows: Sequence[int], along: str) -> dict[str, li
         label = ", ".join(f"{key} = {short(sweep.table[key][row])}" for key in others)
         found.setdefault(label, []).append(row)
     return found
-
-
-def _moved(sweep: SweepResult, groups: Mapping[str, Sequence[int]]) -> float:
-    """How far epsilon goes along the lines, added up."""
-    epsilons = [np.array([sweep.table["epsilon"][i] for i in rows]) for rows in groups.values()]
-    return sum(float(np.ptp(each)) for each in epsilons)
-
-
-def _numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _kind(number: int) -> str:

@@ -55,16 +55,6 @@ class Policy:
             return "strong"
         return "moderate" if epsilon <= self.moderate else "weak"
 
-    def sentence(self, epsilon: float) -> str:
-        """The grade with its reason."""
-        grade = self.grade(epsilon)
-        limits = {
-            "strong": f"at most {self.strong:g}",
-            "moderate": f"above {self.strong:g}, at most {self.moderate:g}",
-            "weak": f"above {self.moderate:g}",
-        }
-        return f"epsilon {limits[grade]}: {grade} by the policy that this report was asked for"
-
 
 def removed(run: RunRecord) -> str:
     """What taking a unit out costs, in words, where sums are released and that is known."""

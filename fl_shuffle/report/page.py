@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
 
-from fl_shuffle.accounting.guarantee import Status, ratio_line
+from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
-from fl_shuffle.accounting.rounds.events import Column
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.report import figures, meaning
-from fl_shuffle.report.draw import STROKES, inline
+from fl_shuffle.report.draw import STROKES, VIEW, inline
 from fl_shuffle.report.figures import Figure, thinned
 from fl_shuffle.report.formats import Grid, rows, short, write_text
 from fl_shuffle.report.many import runs_view, sweep_view
@@ -42,22 +40,6 @@ PAGE_ROWS: Final = 50
 CLIENT_BYTES: Final = 1_300_000
 """What the table of clients may take in the page; the least exposed clients beyond that are in the
 ledger's export alone."""
-
-EXPLAINED: Final = {
-    "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",
-    "specific": "The FFT bound of the randomizer as its paper applies it. Not a guarantee.",
-    "proven": "A guarantee: no attack on the shuffled reports can exceed it.",
-    "sum": "A guarantee towards whoever sees sums of reports alone, and no single report.",
-    "sum_lower": "What a test on these sums achieves: no proof of `sum` can go below this.",
-    "local": "A guarantee of the client's own noise, even if the shuffler is dishonest.",
-    "lower": "What a known attack achieves: no proof can go below this.",
-}
-
-
-def _explained(name: str, column: Column) -> str:
-    if column.status is Status.DECLARED:
-        return "What clients declare of their own training, which nobody checks."
-    return EXPLAINED[name] + (f" Here: {column.note}." if column.note else "")
 
 
 def write_report(
@@ -117,11 +99,10 @@ def template(name: str) -> Template:
     )  # fmt: skip
     pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format}
     pages.filters["pretty"] = partial(json.dumps, indent=2)
-    pages.globals |= {"drawn": _drawn, "strokes": STROKES, "numbers": figure_numbers}
+    pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES, "numbers": figure_numbers}
     pages.globals |= {each.__name__.rpartition(".")[2]: each for each in (figures, meaning)}
     pages.globals |= {each.__name__: each for each in (
-        bounds_table, certificate_line, quantiles_table, ratio_line, remarks, spend_by_round,
-        thinned_clients, versions,
+        certificate_line, quantiles_table, ratio_line, spend_by_round, thinned_clients,
     )}  # fmt: skip
     return pages.get_template(name)
 
@@ -131,39 +112,10 @@ def exact(value: Any) -> str:
     return "" if value is None or math.isnan(value) else repr(value)
 
 
-def figure_numbers(figure: Figure, prefix: str) -> Grid:
+def figure_numbers(figure: Figure, label: str) -> Grid:
     """The numbers behind a figure."""
     table = figure.table()
-    return Grid(list(table), list(rows(table)), label=f"numbers of {figure.title} {prefix}")
-
-
-def _drawn(figure: Figure, name: str) -> Any:
-    """The inside of its SVG element: matplotlib's own output, in which text is escaped."""
-    drawn = inline(figure, name)
-    return drawn._replace(body=Markup(drawn.body))
-
-
-def remarks(run: RunRecord) -> list[tuple[Any, ...]]:
-    """The ledger's notes that are neither warnings nor assumptions."""
-    return [note for note in run.ledger.notes if note[1] not in ("warning", "assumption")]
-
-
-def versions(run: RunRecord) -> list[tuple[str, str]]:
-    """What the run ran on, and its ledger's digest."""
-    meta = run.ledger.meta
-    found = {"fl-shuffle": meta["code_version"], "python": meta["python"], **meta["libraries"],
-             "seed": meta["seed"], "ledger digest": run.ledger.link}  # fmt: skip
-    return [(name, str(value)) for name, value in found.items()]
-
-
-def bounds_table(run: RunRecord) -> Grid:
-    """Every column of a run that released something: what it is, and where it stands."""
-    columns = {} if run.spend is None else run.spend.columns
-    rows = [
-        (name, column.worst, str(column.status), _explained(name, column), column.source)
-        for name, column in columns.items()
-    ]
-    return Grid(("column", "epsilon", "status", "what it is", "source"), rows, cards=True)
+    return Grid(list(table), list(rows(table)), label=f"numbers of {label}")
 
 
 def spend_by_round(run: RunRecord, prefix: str) -> Grid:
