@@ -1,4 +1,4 @@
-"""What all parties of a run must agree on, and what a report is in bytes.
+"""What all parties of a run must agree on, and what a report and a sum of them are in bytes.
 
 Clients and server compute it from the public configuration, each for itself, and every sealed
 report is bound to it and to its round. A site says with each report what it is bound to, and the
@@ -11,12 +11,13 @@ same configuration and the same models.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
+from fl_shuffle.errors import InvalidValueError, RunError, require_choice, require_integer
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD, SealError, open_sealed
 
 RELEASES = ("reports", "sum")
@@ -138,3 +139,34 @@ def opened_report(
     with np.errstate(invalid="ignore"):
         good = (np.abs(steps) <= agreement.largest) & (np.rint(steps) == steps)
     return report if bool(good.all()) else None
+
+
+def sum_of_usable(
+    deliveries: Iterable[tuple[int, list[bytes]]],
+    agreement: Agreement,
+    round_number: int,
+    private: bytes,
+) -> tuple[list[int], bytes]:
+    """The clients that are in the sum, and the sum as it is released, of (client, its sealed
+    reports), opened with the shuffler's key. It is one of whole numbers of steps: exact, whatever
+    the order.
+
+    A client is left out with all its reports where one of them does not open, or is not what an
+    honest client sends (on the grid, within the public bound).
+    """
+    total, clients = np.zeros(agreement.dimension, dtype=np.int64), []
+    for client, sealed in deliveries:
+        each = [opened_report(one, private, agreement, round_number) for one in sealed]
+        reports = [report for report in each if report is not None]
+        if len(reports) == agreement.batches:
+            total += sum((one / agreement.step).astype(np.int64) for one in reports)
+            clients.append(client)
+    return clients, total.astype("<i8").tobytes()
+
+
+def sum_of_content(content: bytes, agreement: Agreement) -> NDArray[np.float64]:
+    """The sum [d] that was released, exact. Raises `RunError` if it is none of this run."""
+    if len(content) != agreement.piece_bytes:
+        raise RunError("the shuffler released something that is no sum of this run's reports")
+    steps = np.frombuffer(content, dtype="<i8")
+    return np.asarray(steps.astype(np.float64) * agreement.step, dtype=np.float64)

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from fl_shuffle.errors import PrivacyBudgetError, RunError
 from fl_shuffle.shuffler.local import Answer, Ids, Mask, Shuffled, UnusableBatchError, listed
 from fl_shuffle.shuffler.remote import wire
-from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
+from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report, sum_of_content
 from fl_shuffle.shuffler.remote.link import Link
-from fl_shuffle.shuffler.remote.summing import sum_of_content
 
 log = logging.getLogger("fl_shuffle.run.shuffler")
 
@@ -105,7 +104,7 @@ class RemoteShuffler:
     def _ask(
         self, method: str, number: int, sent: bytes = b"", facts: Agreement | None = None
     ) -> bytes:
-        return self.link.ask(method, self.link.call(self.agreement.run, number, facts), sent)
+        return self.link.ask(method, wire.Call(self.agreement.run, number, facts), sent)
 
 
 class RemoteBatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement
@@ -33,10 +34,23 @@ class RequestHandler:
         parts = np.array_split(np.arange(settings.clients), len(settings.sites))
         self._clients = dict(zip(settings.sites, parts, strict=True))
 
-    def deliver(self, data: bytes) -> bytes:
+    def answer(self, method: str, data: bytes) -> bytes:
+        """What is said to a call as it travels."""
+        token, call, sent = wire.Call.decoded(data)
+        if method == wire.DELIVER:
+            return self._deliver(self._clients.get(digest_of(token)), call, sent)
+        if digest_of(token) != self._settings.analyzer:
+            raise ShufflerError("UNAUTHENTICATED", "this is not the analyzer's token")
+        answers = {
+            wire.BEGIN: self._begin,
+            wire.CLOSE: self._close,
+            wire.FETCH: self._fetch,
+            wire.FINISH: self._finish,
+        }
+        return answers[method](call, sent)
+
+    def _deliver(self, clients: NDArray[np.int64] | None, call: wire.Call, sealed: bytes) -> bytes:
         """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
-        call, sealed = wire.Call.decoded(data)
-        clients = self._clients.get(digest_of(call.token))
         if clients is None:
             raise ShufflerError("UNAUTHENTICATED", "this token was not handed out by this shuffler")
         if call.client is None or not clients[0] <= call.client <= clients[-1]:
@@ -61,9 +75,8 @@ class RequestHandler:
             raise ShufflerError("ALREADY_EXISTS" if already else "FAILED_PRECONDITION", taken.value)
         return b""
 
-    def begin(self, data: bytes) -> bytes:
+    def _begin(self, call: wire.Call, bitmap: bytes) -> bytes:
         """Open a round for the analyzer; answers where it stands."""
-        call, bitmap = self._from_analyzer(data)
         agreement, settings = call.agreement, self._settings
         if agreement is None:
             raise ShufflerError("INVALID_ARGUMENT", "a round is begun with the facts of its run")
@@ -85,12 +98,11 @@ class RequestHandler:
             return wire.OPEN
         return wire.HANDED_OVER if self._store.handed_over(call.place) else wire.CLOSED
 
-    def close(self, data: bytes) -> bytes:
+    def _close(self, call: wire.Call, sent: bytes) -> bytes:
         """Close a round for the analyzer, if enough reports are there; answers who is in it.
 
         How many there are is not told before: asking again and again would tell when they came.
         """
-        call, _ = self._from_analyzer(data)
         least = max(self._settings.min_reports, self._known(call).min_reports)
         present = self._store.close_round(call.place, least, self._private)
         if present is None:
@@ -103,10 +115,9 @@ class RequestHandler:
         log.info("run %s, round %d: closed with %d reports", call.run[:8], call.round_number, count)
         return wire.bitmap_of(present)
 
-    def fetch(self, data: bytes) -> bytes:
+    def _fetch(self, call: wire.Call, sent: bytes) -> bytes:
         """What is released of a closed round, for the analyzer: some of its pieces from a position
         on, none behind the last one."""
-        call, sent = self._from_analyzer(data)
         if self._store.attendance(call.place) is None:
             raise ShufflerError("FAILED_PRECONDITION", "the round is not closed")
         if self._store.handed_over(call.place):
@@ -115,17 +126,10 @@ class RequestHandler:
         most = max(1, PAGE_BYTES // self._known(call).piece_bytes)
         return b"".join(self._store.batch(call.place, first, most))
 
-    def finish(self, data: bytes) -> bytes:
+    def _finish(self, call: wire.Call, sent: bytes) -> bytes:
         """Forget a closed round's batch: the analyzer has done with it."""
-        call, _ = self._from_analyzer(data)
         self._store.hand_over(call.place)
         return b""
-
-    def _from_analyzer(self, data: bytes) -> tuple[wire.Call, bytes]:
-        call, sent = wire.Call.decoded(data)
-        if digest_of(call.token) != self._settings.analyzer:
-            raise ShufflerError("UNAUTHENTICATED", "this is not the analyzer's token")
-        return call, sent
 
     def _known(self, call: wire.Call) -> Agreement:
         agreement = self._store.agreement(call.run)

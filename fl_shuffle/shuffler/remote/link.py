@@ -51,23 +51,14 @@ class Link:
             ],
         )
 
-    def call(
-        self, run: str, round_number: int, facts: Agreement | None = None, client: int | None = None
-    ) -> wire.Call:
-        """A call in this pass's name."""
-        return wire.Call(self._own.token, run, round_number, facts, client)
-
     def ask(self, method: str, call: wire.Call, sent: bytes = b"") -> bytes:
-        """The answer to a call with what is `sent` beside it.
+        """The answer to a call, in this pass's name, with what is `sent` beside it.
 
         After an error that passes it is asked again, as long as patience lasts. Raises
         `ShufflerError`.
         """
-        return self.ask_bytes(method, call.encoded(sent))
-
-    def ask_bytes(self, method: str, data: bytes) -> bytes:
-        """`ask`, of a call as it travels."""
         asked = self._channel.unary_unary(f"/{wire.SERVICE}/{method}")
+        data = call.encoded(self._own.token, sent)
         until = time.monotonic() + self._patience
         while True:
             try:
@@ -115,7 +106,7 @@ class Sender:
             raise ShufflerError("KEY", "reports are sealed to the analyzer, and its key is missing")
         info = agreement.info(round_number)
         sealed = b"".join(seal(report_as_bytes(report), key, info) for report in reports)
-        call = self._link.call(agreement.run, round_number, agreement, client)
+        call = wire.Call(agreement.run, round_number, agreement, client)
         try:
             self._link.ask(wire.DELIVER, call, sealed)
         except ShufflerError as error:

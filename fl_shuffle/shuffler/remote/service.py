@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -151,16 +152,9 @@ def opened(directory: Path, listen: str | None = None) -> Iterator[grpc.Server]:
 
 
 def _server(handler: RequestHandler, largest_report: int) -> grpc.Server:
-    answers = {
-        wire.DELIVER: handler.deliver,
-        wire.BEGIN: handler.begin,
-        wire.CLOSE: handler.close,
-        wire.FETCH: handler.fetch,
-        wire.FINISH: handler.finish,
-    }
     methods = {
-        name: grpc.unary_unary_rpc_method_handler(_refusing(answer))
-        for name, answer in answers.items()
+        name: grpc.unary_unary_rpc_method_handler(_refusing(partial(handler.answer, name)))
+        for name in wire.METHODS
     }
     most = largest_report + OVERHEAD + wire.HEAD_BYTES
     server = grpc.server(

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.durable_files import OWNER_ONLY
 from fl_shuffle.errors import RunError
-from fl_shuffle.shuffler.remote.agreement import Agreement
-from fl_shuffle.shuffler.remote.summing import sum_of_usable
+from fl_shuffle.shuffler.remote.agreement import Agreement, sum_of_usable
 
 FILE = "shuffler.sqlite"
 VERSION = 2

@@ -12,7 +12,7 @@ from fl_shuffle.errors import FlShuffleError, InvalidValueError, require_integer
 from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
 
 SERVICE = "fl_shuffle.Shuffler"
-DELIVER, BEGIN, CLOSE, FETCH, FINISH = "Deliver", "Begin", "Close", "Fetch", "Finish"
+METHODS = DELIVER, BEGIN, CLOSE, FETCH, FINISH = "Deliver", "Begin", "Close", "Fetch", "Finish"
 
 OPEN, CLOSED, HANDED_OVER = b"\x00", b"\x01", b"\x02"
 """Where a round stands, as `BEGIN` answers."""
@@ -39,10 +39,9 @@ class ShufflerError(FlShuffleError):
 
 @dataclass(frozen=True)
 class Call:
-    """Who calls (`token`), about which round of which run; where one is begun or reports are handed
-    over the run's `agreement`, and whose the reports are."""
+    """About which round of which run; where one is begun or reports are handed over the run's
+    `agreement`, and whose the reports are."""
 
-    token: bytes
     run: str
     round_number: int
     agreement: Agreement | None = None
@@ -53,24 +52,22 @@ class Call:
         """Run and round."""
         return self.run, self.round_number
 
-    def encoded(self, sent: bytes = b"") -> bytes:
-        """The call, and what is sent with it."""
-        facts = None if self.agreement is None else asdict(self.agreement)
-        whole = {"token": self.token.hex(), "run": self.run, "round": self.round_number}
-        head = json.dumps({**whole, "agreement": facts, "client": self.client}).encode()
+    def encoded(self, token: bytes, sent: bytes = b"") -> bytes:
+        """The call of whoever has this token, and what is sent with it."""
+        head = json.dumps({**asdict(self), "token": token.hex()}).encode()
         return len(head).to_bytes(_LENGTH, "big") + head + sent
 
     @classmethod
-    def decoded(cls, data: bytes) -> tuple[Call, bytes]:
-        """The call, and what is sent with it. Raises `InvalidValueError` for anything else."""
+    def decoded(cls, data: bytes) -> tuple[bytes, Call, bytes]:
+        """The token, the call, and what is sent with it; raises `InvalidValueError` for anything
+        else."""
         end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
         try:
             head = json.loads(data[_LENGTH:end])
-            facts, client = head["agreement"], head["client"]
+            token, facts, client = bytes.fromhex(head["token"]), head["agreement"], head["client"]
             call = cls(
-                bytes.fromhex(head["token"]),
                 require_run(head["run"]),
-                require_integer("round", head["round"], minimum=1, maximum=LARGEST_ROUND),
+                require_integer("round", head["round_number"], minimum=1, maximum=LARGEST_ROUND),
                 None if facts is None else Agreement(**facts),
                 None if client is None else require_integer("client", client, minimum=0),
             )
@@ -82,7 +79,7 @@ class Call:
             ) from None
         if call.agreement is not None and call.agreement.run != call.run:
             raise InvalidValueError("run", call.run, "is not the one whose facts follow")
-        return call, data[end:]
+        return token, call, data[end:]
 
 
 def bitmap_of(mask: NDArray[np.bool_]) -> bytes:

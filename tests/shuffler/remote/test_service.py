@@ -72,6 +72,7 @@ def test_who_may_do_what(lab: Lab, tmp_path: Path) -> None:
     analyzer = Pass.read(lab.given("analyzer"), "analyzer")
     (tmp_path / "other").mkdir()
     other = Pass.read(make_lab(tmp_path / "other").given("site-0"), "site")
+    posing = Link(replace(analyzer, token=site.token), 5.0)
     with serving(lab):
         lab.analyzer().open(1, EVERYBODY)
         for token in (analyzer.token, bytes(32)):
@@ -81,9 +82,8 @@ def test_who_may_do_what(lab: Lab, tmp_path: Path) -> None:
             with pytest.raises(wire.ShufflerError, match="does not speak for that client"):
                 lab.sender(0).send(FACTS, 1, client, REPORTS[:1])
         for method in (wire.BEGIN, wire.CLOSE, wire.FETCH, wire.FINISH):
-            call = wire.Call(site.token, FACTS.run, 1, FACTS)
             with pytest.raises(wire.ShufflerError, match="not the analyzer's token"):
-                Link(analyzer, 5.0).ask(method, call, wire.bitmap_of(EVERYBODY))
+                posing.ask(method, wire.Call(FACTS.run, 1, FACTS), wire.bitmap_of(EVERYBODY))
         send(lab, range(6))
         lab.patience = 0.0
         with pytest.raises(wire.ShufflerError, match="is this its certificate"):
@@ -119,7 +119,7 @@ def test_what_a_run_must_not_be(lab: Lab) -> None:
 
 def test_what_no_honest_site_sends_is_refused(lab: Lab) -> None:
     own = Pass.read(lab.given("site-1"), "site")
-    call, link = wire.Call(own.token, FACTS.run, 1, FACTS, 2), Link(own, 0.0)
+    call, link = wire.Call(FACTS.run, 1, FACTS, 2), Link(own, 0.0)
     with serving(lab):
         analyzer = lab.analyzer()
         analyzer.open(1, EVERYBODY)
@@ -138,7 +138,7 @@ def test_what_no_honest_site_sends_is_refused(lab: Lab) -> None:
             ):
                 link.ask(wire.DELIVER, call, bytes(size))
         with pytest.raises(wire.ShufflerError, match="arger"):
-            link.ask_bytes(wire.DELIVER, bytes(1 << 20))
+            link.ask(wire.DELIVER, call, bytes(1 << 20))
         present = analyzer.close(1)
         assert present is not None and np.flatnonzero(present).tolist() == [0, 1]
 
@@ -149,13 +149,13 @@ def test_what_no_honest_site_sends_is_refused(lab: Lab) -> None:
 )
 def test_nonsense_is_refused_in_one_line(lab: Lab, data: bytes, known: bool) -> None:
     analyzer = Pass.read(lab.given("analyzer"), "analyzer")
-    head = wire.Call(analyzer.token, FACTS.run, 1).encoded() if known else b""
+    head = wire.Call(FACTS.run, 1).encoded(analyzer.token) if known else b""
     facts = Settings.read(lab.store / "settings.json")
     with closing(Store.open(lab.store)) as store:
         handler = RequestHandler(facts, store, bytes(32))
-        for answer in (handler.deliver, handler.begin, handler.close, handler.fetch):
+        for method in (wire.DELIVER, wire.BEGIN, wire.CLOSE, wire.FETCH):
             with pytest.raises(FlShuffleError) as refused:
-                answer(head + data)
+                handler.answer(method, head + data)
             assert str(refused.value) and "\n" not in str(refused.value)
 
 

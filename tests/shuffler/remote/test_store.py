@@ -18,10 +18,9 @@ import pytest
 from scipy.stats import chi2, ncx2
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
+from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes, sum_of_content
 from fl_shuffle.shuffler.remote.sealing import new_key, public_key, seal
 from fl_shuffle.shuffler.remote.store import FILE, Store, Taken
-from fl_shuffle.shuffler.remote.summing import sum_of_content
 
 RUN = "ab" * 16
 ROUND = (RUN, 1)
