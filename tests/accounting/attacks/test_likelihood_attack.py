@@ -24,38 +24,35 @@ def equal(noise: str, ratio: float, clients: int, step: float = 2.0) -> RoundTyp
     return RoundType.of([ReportClass(noise, step / ratio, 1.0, step, clients)], 0)
 
 
-@pytest.mark.parametrize(("noise", "ratio"), [("gaussian", 0.4), ("laplace", 1.0)])
-@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (30, 5)])
-def test_probabilities_are_those_of_a_simulation(
-    noise: str, ratio: float, clients: int, rounds: int
-) -> None:
-    classes = [ReportClass(noise, 2.0 / ratio, 1.0, 2.0, clients)]
-    check_against_sums(classes, 1, rounds)
+def batch_of(noise: str, *rows: tuple[float, float, float, int]) -> list[ReportClass]:
+    """Classes of (scale, radius, sensitivity, count)."""
+    return [ReportClass(noise, *row) for row in rows]
+
+
+MIXED = ((3.0, 1.0, 0.8, 4), (3.3, 0.5, 0.1, 9), (6.0, 0.7, 0.7, 7))
 
 
 @pytest.mark.parametrize(
-    ("noise", "dimension"), [("gaussian", 40), ("gaussian", 1), ("laplace", 6)]
+    ("classes", "dimension", "rounds"),
+    [
+        (batch_of("gaussian", (5.0, 1.0, 2.0, 1)), 1, 1),
+        (batch_of("gaussian", (5.0, 1.0, 2.0, 20)), 1, 3),
+        (batch_of("laplace", (2.0, 1.0, 2.0, 20)), 1, 3),
+        # Scales and radii differ.
+        (batch_of("gaussian", *MIXED), 40, 3),
+        (batch_of("gaussian", *MIXED), 1, 3),
+        (batch_of("laplace", *MIXED), 6, 3),
+    ],
 )
-def test_probabilities_where_scales_and_radii_differ(noise: str, dimension: int) -> None:
-    classes = [
-        ReportClass(noise, 3.0, 1.0, 0.8, 4),
-        ReportClass(noise, 3.3, 0.5, 0.1, 9),
-        ReportClass(noise, 6.0, 0.7, 0.7, 7),
-    ]
-    check_against_sums(classes, dimension, 3)
-
-
-def check_against_sums(classes: list[ReportClass], dimension: int, rounds: int) -> None:
-    """100,000 sums of scores ; a false alarm once in about 10^5 tests, a shift of 0.8% would be
-    seen."""
+def test_probabilities_are_those_of_a_simulation(
+    classes: list[ReportClass], dimension: int, rounds: int
+) -> None:
+    """100,000 sums of scores: a false alarm once in about 10^5 tests, a shift of 0.8% is seen."""
     table = ClassTable.of(client_class(each) for each in classes)
-    counts = np.array([each.count for each in classes])
-    batch = population_batch(table, counts, 0, dimension)
+    batch = population_batch(table, np.array([each.count for each in classes]), 0, dimension)
     assert batch is not None
     data = data_sets(batch)[-1]
-    scores = Scores(data)
-    rng = np.random.default_rng(5)
-    size = 100_000
+    scores, rng, size = Scores(data), np.random.default_rng(5), 100_000
     means, variances = scores.moments(rounds)
     sd = math.sqrt(max(variances))
     noise_sd = 0.05 * sd
@@ -67,14 +64,10 @@ def check_against_sums(classes: list[ReportClass], dimension: int, rounds: int) 
         total = rng.normal(0.0, noise_sd, size)
         counts = [*data.counts.astype(int), 1 - index, index]
         for law, count in zip(scores.laws, counts, strict=True):
-            times = count * rounds
             below = np.append(np.cumsum(law)[:-1], 1.0)
             for part in np.array_split(np.arange(size), 20):
-                if times < law.size:
-                    cells = np.searchsorted(below, rng.random((len(part), times)), side="right")
-                    total[part] += scores.score[cells].sum(axis=1)
-                else:
-                    total[part] += rng.multinomial(times, law, len(part)) @ scores.score
+                drawn = np.searchsorted(below, rng.random((len(part), count * rounds)), "right")
+                total[part] += scores.score[drawn].sum(axis=1)
         wrapped = (total[:, None] - shift - thresholds) % period
         seen = np.mean(wrapped < 0.5 * period, axis=0)
         computed, error = transforms.above(thresholds, shift, rounds, index)
@@ -140,10 +133,9 @@ def test_alone_it_is_nearly_the_exact_local_guarantee(rounds: int) -> None:
 
 def test_nothing_is_claimed_where_nothing_is_certain() -> None:
     assert attack_epsilon(equal("gaussian", 1e-9, 1000), 1, 1e-3) == 0.0
-    fixed = RoundType.of([ReportClass("gaussian", 1.0, 0.0, 0.0, 10)], 0)
-    assert attack_epsilon(fixed, 5, 1e-6) == 0.0
-    far = RoundType.of([ReportClass("gaussian", 1.0, 30.0, 60.0, 10)], 0)
-    assert attack_epsilon(far, 1, 1e-6) == 0.0
+    for radius in (0.0, 30.0):  # nothing moves; or so far that no attack is worked out
+        kind = RoundType("gaussian", 1.0, radius, 2.0 * radius, ((radius, 9),))
+        assert attack_epsilon(kind, 5, 1e-6) == 0.0
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan, math.inf])

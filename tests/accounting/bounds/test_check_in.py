@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from functools import cache
 from itertools import pairwise
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +20,14 @@ from tests.oracles import HALF_HIDDEN, OWN, Matrix, absent_too, krr_matrix, wors
 RATES = (0.05, 0.3, 0.7, 0.95)
 
 
-class Exact:
+def exact_curve(matrix: Matrix, reports: int) -> Any:
     """The exact curve of so many reports of these, whatever the others hold."""
-
-    def __init__(self, matrix: Matrix, reports: int) -> None:
-        self._divergence = cache(lambda epsilon: worst_divergence(matrix, reports, epsilon))
-
-    def delta(self, epsilon: float) -> float:
-        return self._divergence(epsilon)
-
-    def local_delta(self, epsilon: float) -> float:
-        return 1.0
+    divergence = cache(lambda epsilon: worst_divergence(matrix, reports, epsilon))
+    return SimpleNamespace(delta=divergence, local_delta=lambda epsilon: 1.0)
 
 
-def cell(curve: object, weight: float, low: float, high: float, moved: object = None) -> _Cell:
-    return _Cell(weight, low, high, cast(Any, curve), cast(Any, moved or curve))
+def cell(curve: Any, weight: float, low: float, high: float) -> _Cell:
+    return _Cell(weight, low, high, curve, curve)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +37,7 @@ def test_the_theorem_against_every_data_set(matrix: Matrix) -> None:
     """Number by number of reports; and three quarters of the bound would be refuted."""
     closest = 0.0
     for n in (2, 3, 4):
-        curves = {k: Exact(matrix, k) for k in range(1, n + 1)}
+        curves = {k: exact_curve(matrix, k) for k in range(1, n + 1)}
         for rate in RATES:
             for epsilon in (0.0, 0.02, 0.2, 0.6):
                 truth = worst_divergence(absent_too(matrix, rate), n, epsilon)
@@ -58,31 +52,27 @@ def test_the_theorem_against_every_data_set(matrix: Matrix) -> None:
     assert closest > 0.75
 
 
-class Batch:
+def falling(reports: int) -> Any:
     """A curve that falls with the number of reports, as every one does."""
-
-    def __init__(self, reports: int) -> None:
-        self._mu = 2.0 / math.sqrt(reports)
-
-    def delta(self, epsilon: float) -> float:
-        return float(gaussian_profile(epsilon, self._mu))
-
-    def local_delta(self, epsilon: float) -> float:
-        return float(gaussian_profile(epsilon, 2.0))
+    mu = 2.0 / math.sqrt(reports)
+    return SimpleNamespace(
+        delta=lambda epsilon: float(gaussian_profile(epsilon, mu)),
+        local_delta=lambda epsilon: float(gaussian_profile(epsilon, 2.0)),
+    )
 
 
 @pytest.mark.parametrize(("n", "rate", "together"), [(12, 0.6, 2), (200, 0.1, 7)])
 def test_cells_say_no_less_than_the_numbers_in_them(n: int, rate: float, together: int) -> None:
     for epsilon in (0.0, 0.01, 0.1, 0.5, 2.0):
         for low in range(1, n + 1, together):
-            high = min(low + together - 1, n)
+            numbers = range(low, min(low + together, n + 1))
+            weights = binom.pmf(numbers, n, rate)
             apart = math.fsum(
-                _of_cell(cell(Batch(k), binom.pmf(k, n, rate), k / n, k / n), epsilon)
-                for k in range(low, high + 1)
+                _of_cell(cell(falling(k), weight, k / n, k / n), epsilon)
+                for k, weight in zip(numbers, weights, strict=True)
             )
-            weight = float(binom.cdf(high, n, rate) - binom.cdf(low - 1, n, rate))
-            merged = _of_cell(cell(Batch(low), weight, low / n, high / n), epsilon)
-            assert apart <= merged * (1.0 + 1e-9) + 1e-15
+            one = cell(falling(low), weights.sum(), low / n, numbers[-1] / n)
+            assert apart <= _of_cell(one, epsilon) * (1.0 + 1e-9) + 1e-15
 
 
 @pytest.mark.parametrize(("n", "rate"), [(2, 0.5), (1000, 0.999), (10**6, 0.3)])
