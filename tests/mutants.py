@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,17 @@ class Mutant:
 
     def why_not(self, root: Path = ROOT) -> str | None:
         """Why the edit cannot be made, if it cannot."""
-        path = root / self.file
-        if not path.is_file():
-            return f"{self.name}: {self.file} is not there; {NO_LONGER_FITS}"
-        found = path.read_text(encoding="utf-8").count(self.old)
-        if found != 1:
-            return f"{self.name}: {self.file} holds its text {found} times, not once; " + (
-                NO_LONGER_FITS
-            )
+
+        def holds(file: str, text: str) -> int:
+            path = root / file
+            return path.read_text(encoding="utf-8").count(text) if path.is_file() else 0
+
+        if (found := holds(self.file, self.old)) != 1:
+            return f"{self.name}: {self.file} holds its text {found} times; {NO_LONGER_FITS}"
         for test in self.must_fail:
             file, _, function = test.partition("::")
-            name = function.partition("[")[0]
-            if not (root / file).is_file() or f"def {name}(" not in (root / file).read_text(
-                "utf-8"
-            ):
-                return f"{self.name}: there is no {file}::{name}; {NO_LONGER_FITS}"
+            if not holds(file, f"def {function.partition('[')[0]}("):
+                return f"{self.name}: there is no {test}; {NO_LONGER_FITS}"
         return None
 
 
@@ -109,7 +106,6 @@ class Copy:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
-        self._edits = 0
 
     def start(self, mutant: Mutant | None, tests: Sequence[str]) -> int:
         """Fork off a play of these tests, on a mutant until all have failed; returns its process
@@ -119,16 +115,16 @@ class Copy:
             text = path.read_text(encoding="utf-8")
             path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
             # Python compares times in whole seconds with those of what it compiled.
-            self._edits += 1
-            moment = time.time() + 10.0 * self._edits
-            os.utime(path, (moment, moment))
+            Path(cache_from_source(str(path))).unlink(missing_ok=True)
         child = os.fork()
         if child == 0:
             os._exit(self._play(tests, mutant.must_fail if mutant else ()))
         return child
 
     def restore(self, mutant: Mutant) -> None:
-        shutil.copy2(ROOT / mutant.file, self.folder / mutant.file)
+        path = self.folder / mutant.file
+        shutil.copy2(ROOT / mutant.file, path)
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
     def outcome(self) -> dict[str, Any] | None:
         """What the last play left; None if it did not come to its end."""
@@ -196,19 +192,15 @@ def play(chosen: Sequence[Mutant], jobs: int) -> list[str]:
         if right is None or right["code"] not in (0, 1):
             return [f"tests cannot be played on what is not changed:\n{copies[0].output}"]
         # What fails anyway notices nothing.
-        able = [mutant for mutant in chosen if not _failing(mutant, right["failed"])]
+        failing = [test for test in tests if not not_among([test], right["failed"])]
         wrong = [
-            f"{mutant.name}: {_failing(mutant, right['failed'])} fails without any fault"
+            f"{mutant.name}: {test} fails without any fault"
             for mutant in chosen
-            if mutant not in able
+            for test in mutant.must_fail
+            if test in failing
         ]
+        able = [mutant for mutant in chosen if not set(mutant.must_fail) & set(failing)]
         return wrong + _rounds(able, copies)
-
-
-def _failing(mutant: Mutant, failed: Sequence[str]) -> str:
-    """A test of this mutant among those that failed, if there is one."""
-    tests = mutant.must_fail
-    return next((one for one in tests if any(f.startswith(one) for f in failed)), "")
 
 
 def _rounds(waiting: list[Mutant], copies: list[Copy]) -> list[str]:
@@ -235,15 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args(arguments)
-    chosen = [
-        mutant
-        for mutant in mutants()
-        if not given.names
-        or any(name == mutant.area or name in mutant.name for name in given.names)
-    ]
+    names = given.names or [""]
+    chosen = [each for each in mutants() if any(n == each.area or n in each.name for n in names)]
     if not chosen:
-        print(f"no mutant is called {' or '.join(given.names)}; see {LIST.relative_to(ROOT)}")
-        return 2
+        parser.error(f"no mutant is called {' or '.join(names)}; see {LIST.relative_to(ROOT)}")
     wrong = play(chosen, min(max(1, given.jobs), len(chosen)))
     print("\n".join(wrong) or f"all {len(chosen)} faults are noticed")
     return 1 if wrong else 0

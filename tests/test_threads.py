@@ -46,7 +46,6 @@ def test_the_command_says_so_before_numpy_is_loaded() -> None:
         "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)\n"
     )
     clean = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
-    command = [sys.executable, "-c", code]
     for given, said in ({}, "1 True"), ({"OPENBLAS_NUM_THREADS": "2"}, "2 True"):
-        found = subprocess.check_output(command, env={**clean, **given}, text=True)
+        found = subprocess.check_output([sys.executable, "-c", code], env=clean | given, text=True)
         assert found.splitlines()[-1] == said
