@@ -22,7 +22,8 @@ from benchmarks.tables import markdown
 from benchmarks.turns import ROOT
 from fl_shuffle.certificates.runs import certificate_of_run
 from fl_shuffle.errors import NotApplicableError
-from fl_shuffle.runs.views import RunView
+from fl_shuffle.ledger.reader import RunView
+from fl_shuffle.runs.views import summary_of
 
 SEEDS = 5
 RESULTS = ROOT / "benchmarks" / "records.json"
@@ -62,7 +63,7 @@ def played(row: Row, seed: int, folder: Path, root: str | None, *, trusted: bool
 def measured(runs: Sequence[Path], trusted: Sequence[Path]) -> Row:
     """What a row's finished runs say, and those with a trusted server."""
     view = RunView(runs[0])
-    privacy, summary = view.config["privacy"], view.summary()
+    privacy, summary = view.config["privacy"], summary_of(view)
     accuracies = _accuracies(runs)
     sent = privacy["reports_per_round"] * summary["rounds"]
     return {
@@ -75,14 +76,14 @@ def measured(runs: Sequence[Path], trusted: Sequence[Path]) -> Row:
         "sums_seen_add_remove": summary["sum_epsilon_add_remove"],
         "certified": _certified(runs[0]),
         "megabytes": 4e-6 * sent * view.meta["dimension"],
-        "minutes": statistics.median(RunView(run).summary()["seconds"] for run in runs) / 60.0,
+        "minutes": statistics.median(summary_of(RunView(run))["seconds"] for run in runs) / 60.0,
         "trusted": round(statistics.fmean(_accuracies(trusted)), 3) if trusted else None,
         "trusted_seeds": len(trusted),
     }
 
 
 def _accuracies(runs: Sequence[Path]) -> list[float]:
-    return [100.0 * float(RunView(run).summary()["accuracy"]) for run in runs]
+    return [100.0 * float(summary_of(RunView(run))["accuracy"]) for run in runs]
 
 
 def _certified(run: Path) -> str | None:

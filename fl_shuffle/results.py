@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, require_integer
+from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.report.record import RunRecord, read_run
 from fl_shuffle.report.tables import clients_table
-from fl_shuffle.runs.views import RunView
+from fl_shuffle.runs.views import summary_of
 from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Result:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self._view = RunView(self.directory)
-        self.summary: dict[str, Any] = self._view.summary()
+        self.summary: dict[str, Any] = summary_of(self._view)
         """The whole of the run's summary.json."""
 
     def __repr__(self) -> str:

@@ -1,5 +1,9 @@
 """The durable record of a run, an SQLite file written before anything is released.
 
-`store` writes it, `reader` reads it without disturbing a run, and `writer` keeps a run's
-accountant and its ledger in step.
+`tables` declares what stands in it, `store` writes it, `reader` reads it without disturbing a run,
+and `writer` keeps a run's accountant and its ledger in step.
 """
+
+LEDGER = "ledger.sqlite"
+METRICS = "metrics.csv"
+"""Files of a run's directory."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,29 +13,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, RunError
-from fl_shuffle.ledger.chain import first_link, next_link
-from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
-from fl_shuffle.ledger.tables import EPSILONS, ROUNDS, TABLES, Cell, damaged, read
+from fl_shuffle.ledger import LEDGER, METRICS
+from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger, first_link, next_link
+from fl_shuffle.ledger.tables import (
+    EPSILONS,
+    ROUNDS,
+    TABLES,
+    Cell,
+    as_csv,
+    columns_with,
+    damaged,
+    read,
+)
 
 READABLE = (5, SCHEMA_VERSION)
 """Schemas: version 0.1 wrote 5, without metrics and outcome."""
 
 
-class LedgerView:
-    """A ledger, read-only: cheap to open, and a run under way is not disturbed.
+class RunView:
+    """A run as its ledger has it, read-only: cheap to open, and a run under way is not disturbed.
 
-    `rows` are the committed rounds in order, each by the columns of metrics.csv: epsilons are
-    cumulative, for the worst client, None where a column does not apply. `metrics` maps a round to
-    what was measured after it; version 0.1 has none. `notes` lists (round, kind, text), `link` is
-    the newest of its attempts' (see `chain`). Raises `RunError` if there is no readable ledger at
-    `path`, and if a cell holds what no run writes.
+    `path` is the run's directory, or a ledger alone. `rows` are the committed rounds in order, each
+    by the columns of metrics.csv; epsilons are cumulative, nats, of the worst client, None where a
+    column says nothing. `metrics` maps a round to what was measured after it (in version 0.1 its
+    metrics.csv says that), `notes` lists (round, kind, text), `link` is the newest of its
+    attempts'. Raises `RunError` if there is no readable ledger at `path`, and if
+    a cell holds what no run writes.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = path / LEDGER if path.is_dir() else path
+        self.directory = path.parent
         with reading(path) as database:
             written = Ledger(database, path).meta()
             if written.get("schema") not in READABLE:
@@ -52,7 +66,9 @@ class LedgerView:
             for row in read(path, database, "rounds", n_reports=(0, clients))
         ]
         self.metrics: dict[int, dict[str, float]] = {}
-        if self.meta["schema"] == SCHEMA_VERSION:
+        if self.meta["schema"] != SCHEMA_VERSION:
+            self.metrics = _metrics_of(self.directory / METRICS)
+        else:
             for number, name, value in read(path, database, "metrics"):
                 self.metrics.setdefault(number, {})[name] = float(value)
         self.notes: list[tuple[int, str, str]] = read(path, database, "notes")
@@ -70,11 +86,78 @@ class LedgerView:
         """Whether the run came to its end; summary.json may be lost, this may not."""
         return "finished" in self.meta
 
+    @property
+    def last_round(self) -> int:
+        """The last recorded round; 0 before the first."""
+        return int(self.rows[-1]["round"]) if self.rows else 0
 
-class LedgerRecord(LedgerView):
+    @property
+    def delta(self) -> float:
+        """Of every epsilon."""
+        return float(self.config["privacy"]["target_delta"])
+
+    @property
+    def epsilon(self) -> float | None:
+        """The reported epsilon: that of the column `headline`, which matches what was released."""
+        return self.spent(self.headline)
+
+    @property
+    def lower(self) -> float | None:
+        """What an attack on what was released certainly reaches: never above `epsilon`."""
+        return self.spent("sum_lower" if self.headline == "sum" else "lower")
+
+    @property
+    def headline(self) -> str:
+        """The column of the reported epsilon: `sum` where sums alone are released, and it says
+        something; `local` where clients declare what they did."""
+        if self.config["privacy"]["randomizer"] == "declared":
+            return "local"
+        summed = self.config["privacy"]["release"] == "sum" and self.spent("sum") is not None
+        return "sum" if summed else "proven"
+
+    def spent(self, column: str) -> float | None:
+        """Epsilon of a column after the last recorded round (nats, worst client); None where the
+        column says nothing, and before the first round."""
+        return self.rows[-1][EPSILONS[column]] if self.rows else None
+
+    @property
+    def sum_add_remove(self) -> float | None:
+        """Of the column `sum`, in another relation than every other epsilon: see
+        `add_remove_epsilon`; None where it does not apply."""
+        return add_remove_of(self.config, self.spent("sum"), self.delta)
+
+    def measured(self, name: str) -> float | None:
+        """A metric of the last recorded round; None if it was not measured then."""
+        return self.metrics.get(self.last_round, {}).get(name)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of metrics.csv."""
+        found = [name for each in self.metrics.values() for name in each]
+        return columns_with([*self.meta.get("metrics", ()), *found])
+
+    def metrics_text(self, before: float = math.inf) -> str:
+        """metrics.csv: a line for each round, those from `before` on left out."""
+        rows = [row for row in self._lines if row["round"] < before]
+        return ",".join(self.columns) + "\n" + as_csv(self.columns, rows)
+
+    def table(self) -> dict[str, NDArray[Any]]:
+        """The same as metrics.csv: columns by name, one row a round; NaN where there is nothing."""
+        lines, whole = self._lines, ("round", "n_reports")
+        return {
+            name: np.array([row.get(name) for row in lines], np.int64 if name in whole else float)
+            for name in self.columns
+        }
+
+    @property
+    def _lines(self) -> list[dict[str, Any]]:
+        return [{**self.metrics.get(row["round"], {}), **row} for row in self.rows]
+
+
+class LedgerRecord(RunView):
     """All that a reviewer needs of a ledger, whose links are checked.
 
-    `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
+    `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilons[name]` have an
     entry per committed round, NaN where a column does not apply. `attempts` lists (round, mask of
     clients) per release, in order: a round that was tried again after a crash stands there once for
     each attempt that may have released something else. `spend` is every client's (rounds, proven,
@@ -82,7 +165,7 @@ class LedgerRecord(LedgerView):
     before that. `entries` says how much was written of its attempts (`Ledger.entries`),
     `checkpoint` from where to go on: (round, state), None for a run that never got that far.
 
-    Raises `RunError` also if the plan or the attempts are no longer what was written (see `chain`).
+    Raises `RunError` also if the plan or the attempts are no longer what was written.
     """
 
     def _read(self, database: sqlite3.Connection, written: Mapping[str, Any]) -> None:
@@ -105,16 +188,27 @@ class LedgerRecord(LedgerView):
         if self.config["run"]["entropy"] == "seeded":
             # A repeated attempt releases the same bits again: it counts once.
             self.attempts = list(dict(self.attempts).items())
-        self.rounds = np.array([row["round"] for row in self.rows], dtype=np.int64)
-        self.reports = np.array([row["n_reports"] for row in self.rows], dtype=np.int64)
-        self.epsilon = {
-            name: np.array([row[key] for row in self.rows], dtype=np.float64)
-            for name, key in EPSILONS.items()
-        }
+        table = self.table()
+        self.rounds, self.reports = table["round"], table["n_reports"]
+        self.epsilons = {name: table[key] for name, key in EPSILONS.items()}
         spend = read(path, database, "client_spend")
         self.spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
         kept = read(path, database, "checkpoint")
         self.checkpoint: tuple[int, bytes | str] | None = kept[0][1:] if kept else None
+
+
+def _metrics_of(path: Path) -> dict[int, dict[str, float]]:
+    """What version 0.1 has written down of each round's metrics, as far as it can be read."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                int(row["round"]): {n: float(row[n]) for n in row if row[n] and n not in ROUNDS}
+                for row in csv.DictReader(file)
+            }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is not a run's metrics: {error}") from None
 
 
 def _mask(bits: bytes | None, clients: int) -> NDArray[np.bool_]:

@@ -5,10 +5,12 @@ SQLite keeps anything anywhere: nothing that is read is taken on trust.
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import math
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.rounds.class_table import COLUMNS
-from fl_shuffle.errors import RunError
+from fl_shuffle.errors import ConfigError, RunError
 
 SHOWN = 40
 """So many characters of a cell are quoted in an error's one line."""
@@ -94,6 +96,13 @@ ROUNDS = {
     "seconds": "seconds",
 }  # fmt: skip
 """What stands in both: columns of metrics.csv -> of the table `rounds`."""
+
+ALWAYS = ("accuracy", "loss")
+"""Metrics that have their columns whatever is measured; others come behind `seconds`."""
+CSV_COLUMNS = (*list(ROUNDS)[:2], *ALWAYS, *list(ROUNDS)[2:])
+"""Of metrics.csv."""
+MOST_METRICS = 64
+"""Of a user's own: a line stays a line."""
 
 _CHECKPOINT = Cell("only", int, sql="PRIMARY KEY CHECK (only = 0)")
 TABLES: dict[str, tuple[Cell, ...]] = {
@@ -195,3 +204,32 @@ def damaged(path: Path, where: str, value: object, allowed: str) -> RunError:
     return RunError(
         f"{path} is damaged: {where} = {shown}, which must be {allowed}; use an intact copy"
     )
+
+
+def columns_with(metrics: Iterable[str]) -> tuple[str, ...]:
+    """The columns of metrics.csv where these are measured.
+
+    Raises `ConfigError` for names that are no column's, or another one's already.
+    """
+    own = tuple(name for name in dict.fromkeys(metrics) if name not in ALWAYS)
+    for name in own:
+        if not name.isidentifier() or name in CSV_COLUMNS:
+            raise ConfigError(
+                f"a metric is named {name!r}: a name has letters, digits and _ only, and is none "
+                "of metrics.csv's own columns"
+            )
+    if len(own) > MOST_METRICS:
+        raise ConfigError(f"{len(own)} metrics are measured; at most {MOST_METRICS} are kept")
+    return (*CSV_COLUMNS, *own)
+
+
+def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Lines of metrics.csv: what each row has under these columns."""
+    file = io.StringIO()
+    lines = ([_cell(name, row.get(name)) for name in columns] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows(lines)
+    return file.getvalue()
+
+
+def _cell(name: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}" if name == "seconds" else f"{value:.10g}"

@@ -166,7 +166,7 @@ def spend_over_rounds(run: RunRecord) -> Figure:
     at = thinned(len(run.ledger.rounds))
     lines, rounds = list[Line](), run.ledger.rounds[at]
     for name, label in _labels(run).items():
-        values = run.ledger.epsilon[name][at]
+        values = run.ledger.epsilons[name][at]
         lines.append(Line.of(name, label, rounds, np.where(values > 0.0, values, np.nan)))
     target = run.config["privacy"].get("target_epsilon")
     if target is not None and at.size:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger import LEDGER
+from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned, wide
 from fl_shuffle.report.formats import Grid, short
 from fl_shuffle.report.record import RunRecord
-from fl_shuffle.runs.directory import LEDGER
-from fl_shuffle.runs.views import RunView
 
 if TYPE_CHECKING:
     from fl_shuffle.report.meaning import Policy
@@ -130,7 +130,7 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
     for number, run in enumerate(runs):
         if run.spend is not None and run.ledger.rounds.size:
             at = thinned(len(run.ledger.rounds))
-            values = run.ledger.epsilon[run.spend.headline_column][at]
+            values = run.ledger.epsilons[run.spend.headline_column][at]
             label = f"{number + 1}: {run.name}"
             spent.append(Line.of(_kind(number), label, run.ledger.rounds[at], values))
     place = {id(run): number for number, run in enumerate(runs)}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import LedgerRecord
-from fl_shuffle.runs.views import RunView
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.accountant import Accountant
@@ -139,7 +139,9 @@ class RunRecord:
 
     @property
     def recorded(self) -> float | None:
-        column = self.ledger.epsilon["proven" if self.spend is None else self.spend.headline_column]
+        column = self.ledger.epsilons[
+            "proven" if self.spend is None else self.spend.headline_column
+        ]
         return float(column[-1]) if column.size else None
 
     @property
@@ -165,7 +167,6 @@ class RunRecord:
 
 def read_run(directory: Path) -> RunRecord:
     """Raises `RunError` if `directory` is not a run's, or what is in it cannot be read."""
-    ledger = LedgerRecord(directory / "ledger.sqlite")
-    metrics = RunView(directory).metrics
-    accuracy = {n: each["accuracy"] for n, each in metrics.items() if "accuracy" in each}
+    ledger = LedgerRecord(directory / LEDGER)
+    accuracy = {n: each["accuracy"] for n, each in ledger.metrics.items() if "accuracy" in each}
     return RunRecord(directory, ledger, accuracy)

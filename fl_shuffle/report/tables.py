@@ -22,7 +22,7 @@ def rounds_table(run: RunRecord) -> Columns:
     return {
         "round": run.ledger.rounds,
         "reports": run.ledger.reports,
-        **{f"{name}_epsilon": values for name, values in run.ledger.epsilon.items()},
+        **{f"{name}_epsilon": values for name, values in run.ledger.epsilons.items()},
         "delta": np.full(len(run.ledger.rounds), run.delta),
         "accuracy": accuracy,
     }

@@ -23,10 +23,9 @@ from typing import IO
 
 from fl_shuffle.durable_files import OWNER_ONLY, UNFINISHED, replace_text
 from fl_shuffle.errors import ConfigError, RunError, require_choice
+from fl_shuffle.ledger import LEDGER, METRICS
 
 CONFIG = "config.json"
-LEDGER = "ledger.sqlite"
-METRICS = "metrics.csv"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 LOG = "run.log"

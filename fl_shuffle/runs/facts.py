@@ -23,10 +23,10 @@ from fl_shuffle.budgets import BY_PLACE, Budgets
 from fl_shuffle.configuration.reading import idle_settings
 from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
+from fl_shuffle.ledger.tables import columns_with
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.run_words import HOPELESS, METRICS_STAY, noise_words
 from fl_shuffle.runs.events import publishes_times
-from fl_shuffle.runs.views import columns_with
 from fl_shuffle.version import __version__
 
 POOLED = (

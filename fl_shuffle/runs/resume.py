@@ -22,13 +22,13 @@ from fl_shuffle.configuration.reading import parse_config, parsed, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.chain import CHANGEABLE, settings_of
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
+from fl_shuffle.ledger.store import CHANGEABLE, settings_of
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
-from fl_shuffle.runs.directory import LEDGER, LOCK, SUMMARY, RunDirectory, require_begun
+from fl_shuffle.runs.directory import LOCK, SUMMARY, RunDirectory, require_begun
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.views import RunView
+from fl_shuffle.runs.views import summary_of
 
 UNCHECKED = (
     "resumed without a check that the data are those it was started with: the user vouched for them"
@@ -56,14 +56,14 @@ def unfinished_ledger(path: Path) -> LedgerRecord:
     Raises `RunError` if it says that the run is finished; a summary.json that was lost when the
     process died is then written from the ledger.
     """
-    known = LedgerRecord(path / LEDGER)
+    known = LedgerRecord(path)
     if not known.finished:
         return known
     mended = ""
     try:
         json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        replace_text(path / SUMMARY, as_text(RunView(path).summary()))
+        replace_text(path / SUMMARY, as_text(summary_of(known)))
         mended = f"; its {SUMMARY} was lost and has been written again"
     raise RunError(f"--resume {path}: that run is finished{mended}")
 

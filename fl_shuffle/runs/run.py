@@ -20,14 +20,14 @@ from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
-from fl_shuffle.ledger.reader import LedgerRecord
+from fl_shuffle.ledger import LEDGER, METRICS
+from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.ledger.tables import as_csv, columns_with
 from fl_shuffle.ledger.writer import LedgerWriter, Mask
 from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
 from fl_shuffle.runs.directory import (
     CONFIG,
-    LEDGER,
-    METRICS,
     MODEL,
     SUMMARY,
     RunDirectory,
@@ -57,7 +57,7 @@ from fl_shuffle.runs.resume import (
     restore,
     unfinished_ledger,
 )
-from fl_shuffle.runs.views import RunView, as_csv, columns_with, json_ready, quantiles_of
+from fl_shuffle.runs.views import json_ready, quantiles_of, summary_of
 
 
 class Run(LedgerWriter):
@@ -143,7 +143,7 @@ class Run(LedgerWriter):
             self.ledger.note(0, "resumed", note)
         self.first_round = first = first_round(known)
         spend, counted = restore(known, self.accountant, optimizer)
-        self._rewrite(RunView(self._directory.path).metrics_text(before=first))
+        self._rewrite(known.metrics_text(before=first))
         if spend is not None:
             self.rounds, self._spend = first - 1, spend
             # A batch that waits at a remote shuffler is the one that was counted; any other is
@@ -195,7 +195,7 @@ class Run(LedgerWriter):
         self.ledger.set_meta("finished", datetime.now(UTC).isoformat() if self._times else None)
         self.ledger.finish()
         view = RunView(folder)
-        summary = view.summary()
+        summary = summary_of(view)
         self._rewrite(view.metrics_text())
         self._directory.write(SUMMARY, as_text(summary))
         forget_data(self.run)
@@ -265,10 +265,10 @@ def open_run(
                 run.close()
     except KeyboardInterrupt:
         # Also while the accounting is set up: the run has begun once its ledger is there.
-        path = directory.path / LEDGER
-        if not path.exists():
+        path = directory.path
+        if not (path / LEDGER).exists():
             raise
-        raise RunInterrupted(directory.path, note=replays(LedgerRecord(path))) from None
+        raise RunInterrupted(path, note=replays(LedgerRecord(path))) from None
     finally:
         directory.close()
 

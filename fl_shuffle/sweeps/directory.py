@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from fl_shuffle.errors import ConfigError, RunError
-from fl_shuffle.runs.directory import LEDGER, PRIVATE_FOLDER, RunDirectory, discard_unused, locked
-from fl_shuffle.runs.views import RunView
+from fl_shuffle.ledger import LEDGER
+from fl_shuffle.ledger.reader import RunView
+from fl_shuffle.runs.directory import PRIVATE_FOLDER, RunDirectory, discard_unused, locked
 from fl_shuffle.sweeps.points import Point, Sweep
 
 DESCRIPTION = "sweep.json"

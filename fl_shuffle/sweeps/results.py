@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report.draw import write_picture
 from fl_shuffle.report.formats import write_table, write_text
 from fl_shuffle.report.many import accuracy_against_epsilon, mean_and_spread
 from fl_shuffle.report.page import sweep_page
-from fl_shuffle.runs.views import RunView
 from fl_shuffle.sweeps.directory import read_sweep, run_path, state_of
 from fl_shuffle.sweeps.points import Point
 

@@ -32,8 +32,8 @@ from typing import Any
 
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, FlShuffleError, RunError, require_integer
+from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import reading
-from fl_shuffle.runs.directory import LEDGER
 from fl_shuffle.sweeps.directory import run_path, state_of
 from fl_shuffle.sweeps.points import Point, Sweep
 

@@ -17,7 +17,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.data import Records
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import writer
-from fl_shuffle.ledger.reader import LedgerRecord, LedgerView
+from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
@@ -31,7 +31,7 @@ SYSTEM = "run.entropy=system"
 
 
 def notes(run: Path, kind: str) -> list[str]:
-    return [text for _, own, text in LedgerView(run / "ledger.sqlite").notes if own == kind]
+    return [text for _, own, text in RunView(run).notes if own == kind]
 
 
 def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_rounds_may_be_added_and_that_is_written_down(
         "resumed with run.rounds = 5 instead of 3",
         "resumed with run.timeout = 60.0 instead of 3600.0",
     ]
-    config = LedgerView(run / "ledger.sqlite").config
+    config = RunView(run).config
     assert json.loads((run / "config.json").read_text()) == config
     assert launch("straight", "run.rounds=5") == 0
     assert model_bytes(run) == model_bytes(tmp_path / "straight")

@@ -14,12 +14,11 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.chain import first_link, next_link
-from fl_shuffle.ledger.reader import LedgerRecord
-from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.ledger.reader import LedgerRecord, RunView
+from fl_shuffle.ledger.store import Ledger, first_link, next_link
 from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
-from fl_shuffle.runs.views import RunView
+from fl_shuffle.runs.views import summary_of
 from tests.small_federation import Launch, summary
 
 VIEWS = ("metrics.csv", "summary.json", "config.json")
@@ -40,7 +39,7 @@ def test_the_files_are_what_the_ledger_says(
     run = tmp_path / "run"
     view = RunView(run)
     assert view.metrics_text() == (run / "metrics.csv").read_text()
-    assert view.summary() == summary(run)
+    assert summary_of(view) == summary(run)
     assert view.config == json.loads((run / "config.json").read_text())
 
 

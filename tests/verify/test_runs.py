@@ -21,7 +21,7 @@ from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
 from fl_shuffle.certificates.writing import exact, text_of
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, RunError
-from fl_shuffle.ledger.chain import first_link, next_link
+from fl_shuffle.ledger.store import first_link, next_link
 from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.gaussian import Group, Round, fits, hiding_variance, rounds_of
 from fl_shuffle.verify.ledger import ledger_facts
