@@ -25,13 +25,13 @@ ALWAYS_COMPILED = 1 << 40
 
 
 class Small(nn.Module):
-    """A convolution, for torch.func; inputs [N, 13]."""
+    """A convolution, for torch.func."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = 13, classes: int = 5) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(1, 4, 3)
         self.norm = nn.GroupNorm(2, 4)
-        self.head = nn.Linear(4 * 11, 5)
+        self.head = nn.Linear(4 * (features - 2), classes)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(self.norm(self.convolution(x[:, None])))
