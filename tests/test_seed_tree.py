@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -28,17 +25,6 @@ def test_paths_that_concatenate_alike_differ() -> None:
         tree.key(0), tree.key(""), tree.key(0, 0), tree.child("a").key("b"),
     }  # fmt: skip
     assert len(keys) == 9
-
-
-def test_another_process_derives_the_same_keys_and_draws() -> None:
-    code = (
-        "from fl_shuffle.seeds import SeedTree; t = SeedTree(5);"
-        "print(t.key(1, 'x').hex(), t.numpy_generator(2).integers(2**60))"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "99"}
-    said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    tree = SeedTree(5)
-    assert said.split() == [tree.key(1, "x").hex(), str(tree.numpy_generator(2).integers(2**60))]
 
 
 def test_operating_system_entropy_is_fresh_hidden_and_picklable() -> None:

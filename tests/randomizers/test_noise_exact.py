@@ -101,24 +101,19 @@ def test_the_word_that_cannot_be_seen_in_a_double() -> None:
     assert noise_exact.coarse(np.array([0, -1, 2**63 - 1, -(2**63), 2**39])).all()
     assert not noise_exact.coarse(np.array([2**40, -(2**40) - 1, 2**62])).any()
     step = 2.0**-10
-    assert noise_exact.exact_report(0.0, 1.0, step, 0, 1 << 229, None) == pytest.approx(
-        (63 + 27) * math.log(2.0), abs=step
-    )
-    assert noise_exact.exact_report(0.0, 1.0, step, -1, 1 << 255, None) == pytest.approx(
-        -64 * math.log(2.0), abs=step
-    )
+    for word, more, wanted in ((0, 1 << 229, 63 + 27), (-1, 1 << 255, -64)):
+        found = noise_exact.exact_report(0.0, 1.0, step, word, more, None)
+        assert found == pytest.approx(wanted * math.log(2.0), abs=step)
 
 
 def test_variates_end_where_ideal_ones_practically_do() -> None:
     """Beyond the cut lies less than 2^-150 of the ideal laws, and not much less."""
+    reach, step = noise_exact.REACH, 2.0**-10
     with mpmath.workdps(40):
-        normal = mpmath.erfc(mpmath.mpf(noise_exact.REACH["normal"]) / mpmath.sqrt(2))
-        laplace = mpmath.exp(-mpmath.mpf(noise_exact.REACH["laplace"]))
-        for tail in (normal, laplace):
+        normal = mpmath.erfc(mpmath.mpf(reach["normal"]) / mpmath.sqrt(2))
+        for tail in (normal, mpmath.exp(-mpmath.mpf(reach["laplace"]))):
             assert 2.0**-153 < tail < 2.0**-150
-    step = 2.0**-10
-    for word, sign in ((0, 1), (-1, -1)):
+    for sign, word, angle in ((1, 0, 0), (-1, -1, -(2**63))):
         assert noise_exact.exact_report(0.25, 1.0, step, word, 0, None) == 0.25 + 104.0 * sign
-    nearest = round(14.3 / step) * step
-    assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (0, 0, False)) == nearest
-    assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (-(2**63), 0, False)) == -nearest
+        nearest = sign * round(14.3 / step) * step
+        assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (angle, 0, False)) == nearest
