@@ -27,14 +27,14 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float | None:
     # Who reads what a run wrote down does not wait for the bounds.
     from fl_shuffle.accounting.bounds.sum_release.gaussian import SUM_DELTA_SHARE, sum_epsilon
     from fl_shuffle.accounting.laws.gaussian_mechanism import (
-        INVERSE_SAFETY,
         MAX_MU_EPSILON,
         gaussian_mu,
     )
+    from fl_shuffle.accounting.round_off import INVERSE_ERROR
 
     if not epsilon <= MAX_MU_EPSILON:  # no inverse is taken so far out
         return None
-    mu = gaussian_mu(epsilon, delta * SUM_DELTA_SHARE) * (1.0 + 3.0 * INVERSE_SAFETY)
+    mu = gaussian_mu(epsilon, delta * SUM_DELTA_SHARE) * (1.0 + 3.0 * INVERSE_ERROR)
     return sum_epsilon(delta, 0.5 * mu)
 
 

@@ -16,9 +16,9 @@ from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.attacks.certain_loss import certain_losses
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilon
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
-from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ReportClass
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.accounting.rounds.events import client_class
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.sum_account import SumTable
@@ -251,7 +251,7 @@ def _of_drawn_sums(config: Config, batch: list[ReportClass], rounds: int) -> tup
     honest = honest_reports(assumed, _surely(int(counts.sum()), share, rare) or 1)
     if assumed is None:
         variance = drawn_variance(table.scale, table.grid, counts, share, rare)
-        mu = table.shift / np.sqrt(variance) * SUM_INFLATION
+        mu = table.shift / np.sqrt(variance) * ROUND_UP
     else:
         # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
         mu = table.mu(counts, honest)

@@ -12,6 +12,7 @@ from scipy.special import gammainc, log_ndtr
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import population_epsilon
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.round_off import ROUND_DOWN
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 
 NEARLY_LOCAL = 0.95
@@ -64,7 +65,7 @@ def recognition_epsilon(
         missed = 0.5 * math.exp(allowed)
     if missed + float(mistaken.sum()) > math.exp(allowed):
         return 0.0
-    return gaussian_epsilon(delta + slack, mu) * (1.0 - 1e-9)
+    return gaussian_epsilon(delta + slack, mu) * ROUND_DOWN
 
 
 def certain_losses(

@@ -18,6 +18,7 @@ from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_OFF
 from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit, require_real
 
 MAX_EPSILON = 100.0
@@ -44,10 +45,10 @@ def _brackets(
             return DeltaBound(0.0, 0.0)
         exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
         if law is None:
-            return DeltaBound(exposed, 1e-12 * exposed)
+            return DeltaBound(exposed, ROUND_OFF * exposed)
         bound = hidden_delta(law, [(case.blanket_mass, others)], rate, epsilon, ERROR)
         # The law is rounded up by a few units in the last place where reports may be absent.
-        lower = (bound.lower + exposed) * (1.0 - 1e-12)
+        lower = (bound.lower + exposed) * ROUND_DOWN
         return DeltaBound(bound.delta + exposed, max(bound.delta + exposed - lower, 0.0))
 
     return [partial(bracket, case) for case in cases]

@@ -33,8 +33,9 @@ from fl_shuffle.accounting.attacks.vector_data_sets import (
     population_batch,
 )
 from fl_shuffle.accounting.engine.fourier import FOURIER_CELLS_AT_ONCE
-from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT
+from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
@@ -160,14 +161,14 @@ class Scores:
         good = certain > 0.0
         if not bool(good.any()):
             return 0.0
-        return max(0.0, float(np.max(np.log(certain[good] / at_most[good])))) * (1.0 - 1e-9)
+        return max(0.0, float(np.max(np.log(certain[good] / at_most[good])))) * ROUND_DOWN
 
     def delta(self, rounds: int, epsilon: float) -> float:
         """The largest certain delta over a range of thresholds."""
         at_least, at_most = self._rates(rounds)
         # Relative round-off of the exponential and the product, on both terms.
-        found = at_least - math.exp(epsilon) * at_most * (1.0 + 1e-12)
-        return max(0.0, float(np.max(found, initial=0.0))) * (1.0 - 1e-9)
+        found = at_least - math.exp(epsilon) * at_most * ROUND_UP
+        return max(0.0, float(np.max(found, initial=0.0))) * ROUND_DOWN
 
     def _rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
         """P_1 and P_0 of the sum beyond each threshold: not above, and not below the truth."""

@@ -10,7 +10,8 @@ from scipy.special import log_ndtr, ndtr
 
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import INVERSE_SAFETY, gaussian_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.round_off import INVERSE_ERROR, ROUND_OFF, UNIT
 from fl_shuffle.accounting.rounds.events import Column
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 
@@ -48,11 +49,11 @@ def _certain(epsilon: float, mu: float, coarsest: float) -> float:
     """
     allowed = np.array(SUM_ATTACK_LOG_MISSED)
     log_missed = allowed - epsilon
-    moved = coarsest * (np.sqrt(0.5 * (math.log(2.0) - log_missed)) + 1e-9)
+    moved = coarsest * (np.sqrt(0.5 * (math.log(2.0) - log_missed)) + ROUND_OFF)
     hit = ndtr(0.5 * mu - epsilon / mu - moved)
     # Above 1 nothing is left, however far.
     false = np.exp(np.minimum(epsilon + log_ndtr(-0.5 * mu - epsilon / mu + moved), 1.0))
-    error = np.exp(log_missed) + np.exp(allowed) + 1e-13 * hit
+    error = np.exp(log_missed) + np.exp(allowed) + 1024.0 * UNIT * hit
     return float(np.max(hit - false - error))
 
 
@@ -65,7 +66,7 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
         return 0.0
     exact = gaussian_epsilon(delta, mu)
     good, _ = bisected(lambda epsilon: _certain(epsilon, mu, coarsest) > delta, 0.0, exact, 1e-6)
-    return good * (1.0 - INVERSE_SAFETY)
+    return good * (1.0 - INVERSE_ERROR)
 
 
 def sum_lower_column(account: SumAccount, delta: float, classes: Iterable[int]) -> Column:

@@ -16,6 +16,7 @@ from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, usual_erro
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.round_off import ROUND_OFF, ROUND_UP
 from fl_shuffle.errors import require_integer
 
 MAX_EPSILON = 100.0
@@ -37,8 +38,8 @@ def blanket_curve(randomizer: Randomizer, n: int, *, participation: float = 1.0)
         if law is not None:
             blanket = [(case.blanket_mass, others)]
             hidden = hidden_delta(law, blanket, rate, epsilon)
-        delta = min(1.0, hidden.delta + exposed * (1.0 + 1e-12))
-        return DeltaBound(delta, hidden.error + 2e-12 * exposed)
+        delta = min(1.0, hidden.delta + exposed * ROUND_UP)
+        return DeltaBound(delta, hidden.error + 2.0 * ROUND_OFF * exposed)
 
     def curve(epsilon: float) -> DeltaBound:
         results = [of_case(case, min(epsilon, MAX_EPSILON)) for case in cases]

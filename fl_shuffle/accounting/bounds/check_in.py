@@ -36,6 +36,7 @@ from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, vector_blanket
 from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
 
 CELL_SHARE = 0.01
 """Cells of the number of reports are at least this share of its mean wide: half of it, about, is
@@ -46,8 +47,6 @@ CELLS_REACH_SDS = 8.5
 """Beyond so many the number is rarer than any delta that is asked for."""
 SMALL_CELL = 2e-4
 """Cells that can add no more than this share are counted at what full participation costs."""
-ROUND_UP = 1.0 + 1e-9
-"""Covers the round-off of binomial probabilities and of the sum over cells."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class CheckInCurve(OneRoundCurve):
         if delta >= self._rate:
             return 0.0
         # The smallest eps with q delta_local(eps) <= delta.
-        return self._whole.local_epsilon(delta / self._rate * (1.0 - 1e-12))
+        return self._whole.local_epsilon(delta / self._rate * ROUND_DOWN)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
         """The sum over cells, or what is known where that is no larger."""

@@ -17,6 +17,7 @@ from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.limits import MAX_COMPOSED
+from fl_shuffle.accounting.round_off import ROUND_UP, UNIT
 from fl_shuffle.errors import require_integer, require_real
 
 LAPLACE_PAIR_NODES = 1500
@@ -66,8 +67,8 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
         return pure
     if times == 1:
         # Where hardly anything is left of a large budget its last digits count.
-        left = pure * (1.0 + 4e-16) + 2.0 * math.log1p(-target)
-        return max(0.0, min(pure, left * (1.0 + 1e-12)))
+        left = pure * (1.0 + 4.0 * UNIT) + 2.0 * math.log1p(-target)
+        return max(0.0, min(pure, left * ROUND_UP))
     composed = Composition([(local_pair(r), times)])
     high = min(pure, composed.epsilon(target))
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta
-from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, MixtureLaw
+from fl_shuffle.accounting.round_off import UNIT
 from fl_shuffle.errors import require_real
 
 ASSUMPTION = (

@@ -28,6 +28,7 @@ from fl_shuffle.accounting.laws.continuous import LaplaceLaw
 from fl_shuffle.accounting.laws.gaussian import GaussianLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.round_off import ROUND_UP
 
 RELATIVE_ERROR = 5e-4
 """Asked of the engine, relative to delta ..."""
@@ -118,7 +119,7 @@ class VectorBlanket:
     def _missed(self, depth: float) -> float:
         """sum_j gamma_j delta_G(eps_j; c_j): what the blankets miss."""
         missed = gaussian_profile(self._exponent(depth), self._reach)
-        return self._rate * float(self._counts @ (self._masses(depth) * missed)) * (1.0 + 1e-9)
+        return self._rate * float(self._counts @ (self._masses(depth) * missed)) * ROUND_UP
 
 
 def vector_blanket(batch: RoundType) -> VectorBlanket | None:

@@ -11,6 +11,7 @@ from fl_shuffle.accounting.bounds.participation import hidden_delta
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
 from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
 from fl_shuffle.accounting.laws.amplification import LawFamily
+from fl_shuffle.accounting.round_off import ROUND_DOWN
 
 EXACT_BUDGET_CLASSES = 16
 """Up to this many distinct budgets each is tried as the differing client's."""
@@ -97,5 +98,5 @@ def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[
     place = np.searchsorted(np.linspace(logs.min(), logs.max(), groups + 1)[1:-1], logs)
     total = np.bincount(place, counts)
     kept = total > 0.0
-    means = np.exp(np.bincount(place, counts * logs)[kept] / total[kept]) * (1.0 - 1e-12)
+    means = np.exp(np.bincount(place, counts * logs)[kept] / total[kept]) * ROUND_DOWN
     return list(zip(np.minimum(means, 1.0).tolist(), total[kept].astype(int).tolist(), strict=True))

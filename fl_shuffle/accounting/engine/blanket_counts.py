@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT, TiltedMoments, class_arrays
+from fl_shuffle.accounting.engine.tilted_moments import TINY, TiltedMoments, class_arrays
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import ROUND_OFF, UNIT
 
-PMF_INFLATION = 1.0 + 1e-11
-"""Covers the round-off of the binomial probabilities, a few hundred units in the last place."""
 MOST_TERMS = 1 << 13
 """Of a window of the law of M: a wider one is made coarser."""
 DECAY_LEAST_SQUARE = 1e-12
@@ -144,7 +143,7 @@ class ExplicitCounts(TiltedCounts):
         self._mean = max(float(np.sum(counts * masses)) - lost, 0.0)
         self.log_scale = self.log_factor + moment.log
         law, first, self.missing = poisson_binomial(counts, masses, self._step)
-        self.excess = PMF_INFLATION - 1.0 + 8.0 * UNIT * window
+        self.excess = ROUND_OFF + 8.0 * UNIT * window
         multiples = self._step * (first + np.arange(law.size))
         self._weights = (1.0 + self.excess) * law / (multiples + 1.0)
         self._first = self._step * first

@@ -26,8 +26,8 @@ from fl_shuffle.accounting.engine.dominating_pairs import (
     LATTICE_MAX_LOSS,
     DominatingPair,
 )
-from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.limits import MAX_COMPOSED
+from fl_shuffle.accounting.round_off import ROUND_UP, UNIT
 from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
 LATTICE_CELLS_PER_SD = 12.0
@@ -42,8 +42,6 @@ LATTICE_MAX_CELLS = 1 << 20
 """Cells of the largest lattice: more take seconds and gain nothing."""
 LATTICE_MISSED_SHARE = 1e-8
 """The window is widened while more than about this share of delta may lie above it."""
-LATTICE_SAFETY = 1.0 + 1e-9
-"""Relative inflation that covers the round-off of the convolution's bookkeeping."""
 USUAL_SHARES_OF_MARKOV = 0.3, 0.9
 """Outside these shares of the epsilon by Markov's inequality other tilts are tried, too: inside
 none was seen to gain more than 1e-8."""
@@ -185,7 +183,7 @@ class Composition:
             # What lies below the window wraps to its top, where a tilted law weighs it too lightly.
             step = float(losses[1] - losses[0])
             total += self._beyond(step, first - step, -markov_rates(self._sd))
-        return min(1.0, total * LATTICE_SAFETY + self.infinite)
+        return min(1.0, total * ROUND_UP + self.infinite)
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""
@@ -211,7 +209,7 @@ class Composition:
         losses, masses, above = self._law(tilt)
         at_zero = 0.0 if losses[0] <= 0.0 else math.inf
         losses, masses = losses[losses >= 0.0], masses[losses >= 0.0]
-        allowed = (target - self.infinite) / LATTICE_SAFETY - above
+        allowed = (target - self.infinite) / ROUND_UP - above
         step = losses[1] - losses[0]
         # B_j = m_j + e^-step B_{j+1}: a triangular system of two bands.
         bands = np.ones((2, losses.size), order="F")
@@ -226,7 +224,7 @@ class Composition:
             return math.inf
         share = (allowed - delta[j]) / aged[j]
         exact = losses[j] + (math.log1p(-share) if share < 1.0 else -math.inf)
-        return float(min(max(exact, losses[j - 1]), losses[j])) * LATTICE_SAFETY
+        return float(min(max(exact, losses[j - 1]), losses[j])) * ROUND_UP
 
     def profile(self, epsilons: ArrayLike) -> FloatArray:
         """delta at each of `epsilons` (>= 0, any order)."""
@@ -264,7 +262,7 @@ def certainly_within(
     lost = np.array([mass_roundoff(size, each) for each in times.sum(axis=1).tolist()])
     total = np.maximum(inside, 0.0) + lost * float(np.sum(gain))
     moments = np.array([pair.moments(tilt, step)[0] for pair in pairs])
-    total *= np.exp(np.minimum(times @ moments - tilt * epsilon, 700.0)) * LATTICE_SAFETY
+    total *= np.exp(np.minimum(times @ moments - tilt * epsilon, 700.0)) * ROUND_UP
     # Any of these rounds may reach beyond the window, however short the similar ones are.
     reach = times @ np.array([math.floor(pair.losses[-1] / step) + 1.0 for pair in pairs])
     if first + size <= float(reach.max(initial=0.0)):

@@ -15,17 +15,14 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.engine.tilted_moments import (
-    UNIT,
-    TiltedMoments,
-    tilt_at_saddle_point,
-)
+from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import (
     AmplificationLaw,
     AtomicLaw,
     FloatArray,
     MixtureLaw,
 )
+from fl_shuffle.accounting.round_off import UNIT
 
 ROUNDING_MAX_ATOMS = 30_000
 """A law rounded to more atoms than this would take the engine seconds."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.engine.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import ConfigError, require_real
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ EXPORT_SMALLEST_DELTA = 1e-16
 """A composed curve is followed down to here: the rest counts as certain loss."""
 EXPORT_NODES = 1000
 """Points at which a composed curve is handed over: chords between them cost less than 1e-4."""
-EXPORT_INFLATION = 1.0 + 1e-12
-"""Covers the round-off of the split masses, a few units in the last place."""
 
 
 def to_dp_accounting(
@@ -53,9 +52,9 @@ def to_dp_accounting(
     pair = law if isinstance(law, DominatingPair) else _pair_of(law, step)
     index, masses = pair.on_lattice(step)
     places, where = np.unique(index, return_inverse=True)
-    summed = np.bincount(where, masses, minlength=places.size) * EXPORT_INFLATION
+    summed = np.bincount(where, masses, minlength=places.size) * ROUND_UP
     kept = summed > 0.0
-    certain = min(1.0, pair.infinite * EXPORT_INFLATION)
+    certain = min(1.0, pair.infinite * ROUND_UP)
     probabilities = dict(zip(places[kept].tolist(), summed[kept].tolist(), strict=True))
     return privacy_loss_distribution.PrivacyLossDistribution(
         pld_pmf.create_pmf(probabilities, step, certain, pessimistic_estimate=True)

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.engine.blanket_counts import ComplexArray, TiltedCounts
-from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
+from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
+from fl_shuffle.accounting.round_off import ROUND_DOWN, UNIT
 
 FOURIER_SKIP_LEVEL = 1e-11
 """Nodes whose terms together stay below this share are bounded, not summed."""
@@ -176,7 +177,7 @@ def loud_nodes(
     while size > 4 and starts.size:
         centres = starts + size // 2
         decay = counts.decay(law.characteristic(centres, h))
-        quiet = decay * (1.0 - 1e-9) - deviation * (size // 2) * h >= need
+        quiet = decay * ROUND_DOWN - deviation * (size // 2) * h >= need
         if np.any(quiet):
             smallest = int(starts[quiet][0])
             first_skipped = smallest if first_skipped is None else min(first_skipped, smallest)

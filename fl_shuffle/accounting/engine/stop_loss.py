@@ -18,13 +18,13 @@ from fl_shuffle.accounting.engine.blanket_counts import TiltedCounts, tilted_cou
 from fl_shuffle.accounting.engine.convex_rounding import ROUNDING_LARGE_LAW, round_up_convex
 from fl_shuffle.accounting.engine.fourier import Sum, TiltedLaw, trapezoid
 from fl_shuffle.accounting.engine.tilted_moments import (
-    UNIT,
     TiltedMoments,
     class_arrays,
     tilt_at_saddle_point,
 )
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
 from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.round_off import ROUND_UP, UNIT
 from fl_shuffle.errors import require_integer, require_real
 
 NEGLIGIBLE_DELTA = 1e-140
@@ -130,7 +130,7 @@ def _certified_sum(
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
     scale_error = tilted.moment.log_total_error(classes)
     scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
-    tail = (counts.total * (1.0 + 1e-9) + counts.missing) / (math.e * theta)
+    tail = (counts.total * ROUND_UP + counts.missing) / (math.e * theta)
     chernoff = counts.log_scale + math.log(tail) + math.log1p(scale_error)
     whole = math.exp(min(max(chernoff, LOG_VANISHING_DELTA), 0.0))
     best = DeltaBound(whole, whole)
@@ -200,7 +200,7 @@ def _deviation(tilted: TiltedLaw, classes: Sequence[tuple[float, int]]) -> float
         variance += count * each
         own = max(own, each)
     variance += own
-    return math.sqrt(variance) * (1.0 + 1e-9)
+    return math.sqrt(variance) * ROUND_UP
 
 
 def _period(

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
+from fl_shuffle.accounting.round_off import UNIT
 
-UNIT = 2.0**-53
-"""Half an ulp of one."""
 TINY = 1e-300
 """Keeps divisors and the arguments of logarithms away from zero."""
 

@@ -16,12 +16,11 @@ import math
 import numpy as np
 
 from fl_shuffle.accounting.bisection import bisected
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import require_real
 
 LOG_ORDERS = np.linspace(-12.0, 30.0, 100_001)
 """log(a - 1) of the orders that are tried: the logarithm of delta is smooth in it."""
-DISCRETE_NOISE_ROUNDING = 1e-12
-"""Relative; covers the round-off of closed formulas, a few units in the last place."""
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
@@ -40,7 +39,7 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     found = float(
         np.min(less * (orders * rho - epsilon) - orders * np.log1p(1 / less) - LOG_ORDERS)
     )
-    return min(1.0, math.exp(min(found, 0.0)) * (1.0 + DISCRETE_NOISE_ROUNDING))
+    return min(1.0, math.exp(min(found, 0.0)) * ROUND_UP)
 
 
 def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) -> int:
@@ -54,7 +53,7 @@ def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) ->
 
     def fits(scale: int) -> bool:
         rho = sensitivity * sensitivity / (2.0 * scale * scale)
-        return zcdp_delta(rho * (1.0 + DISCRETE_NOISE_ROUNDING), epsilon) <= delta
+        return zcdp_delta(rho * ROUND_UP, epsilon) <= delta
 
     high = 1
     while not fits(high):
@@ -68,4 +67,4 @@ def discrete_laplace_scale(epsilon: float, sensitivity: float) -> int:
     `sensitivity` in steps. Raises `InvalidValueError`."""
     require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
-    return max(1, math.ceil(sensitivity / epsilon * (1.0 + DISCRETE_NOISE_ROUNDING)))
+    return max(1, math.ceil(sensitivity / epsilon * ROUND_UP))

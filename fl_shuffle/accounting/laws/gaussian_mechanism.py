@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, ndtr, ndtri
 
+from fl_shuffle.accounting.round_off import INVERSE_ERROR
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_open_unit, require_real
 
 NEWTON_NEAR = 1e-12
@@ -23,8 +24,6 @@ NEWTON_STEPS = 12
 """Newton's method converges in five: more steps mean that bisection is due."""
 LAST_BITS = 2e-12
 """Inverses are searched this closely, relatively."""
-INVERSE_SAFETY = 1e-10
-"""Relative safety added to every inverse: above round-off, below anything that matters."""
 PROFILE_ROUND_OFF = 1e-14
 """Inverses are taken at a delta smaller by this share, which covers the profile's round-off where
 delta is nearly one. Where mu is small and epsilon nearly zero the profile is off by up to 6e-13 of
@@ -125,7 +124,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     if at_zero <= target:
         return 0.0
     if below > target >= above:
-        return float(tried[2]) * (1.0 + INVERSE_SAFETY)
+        return float(tried[2]) * (1.0 + INVERSE_ERROR)
     return float(_epsilons(target, np.array([mu]))[0])
 
 
@@ -165,7 +164,7 @@ def _epsilons(delta: float, values: FloatArray) -> FloatArray:
     m = values[left]
     high = 0.5 * m * m + m * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
     found = _inverse(gaussian_profile, lambda eps, m: -_tail(eps, m), m, high, 0.0 * m, delta)
-    result[left] = found * (1.0 + INVERSE_SAFETY)
+    result[left] = found * (1.0 + INVERSE_ERROR)
     return result
 
 
@@ -196,7 +195,7 @@ def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
         while np.any(short := gaussian_profile(values, high) <= target):
             high = np.where(short, 2.0 * high, high)
         mus = _inverse(lambda mu, eps: gaussian_profile(eps, mu), _vega, values, low, high, target)
-        found[same] = (mus * (1.0 - INVERSE_SAFETY))[inverse.reshape(-1)]
+        found[same] = (mus * (1.0 - INVERSE_ERROR))[inverse.reshape(-1)]
     return found
 
 
@@ -252,12 +251,12 @@ def _vega(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
 def analytic_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
     """The smallest sigma that makes a report (epsilon0, delta0)-DP, rounded up."""
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
-    return sensitivity / gaussian_mu(epsilon0, delta0) * (1.0 + INVERSE_SAFETY)
+    return sensitivity / gaussian_mu(epsilon0, delta0) * (1.0 + INVERSE_ERROR)
 
 
 def sigmas_of(mus: FloatArray) -> FloatArray:
     """`analytic_sigma` at sensitivity 1 where `gaussian_mus` of the budgets is known."""
-    return (1.0 / mus) * (1.0 + INVERSE_SAFETY)
+    return (1.0 / mus) * (1.0 + INVERSE_ERROR)
 
 
 def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:

@@ -25,11 +25,12 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_profile,
 )
 from fl_shuffle.accounting.reports import OwnLaw
+from fl_shuffle.accounting.round_off import ROUND_OFF
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.events import ClientClass
 
-DECLARED_INFLATION = 1.0 + 1e-7
-"""Covers the round-off of the sum over a declared report's losses."""
+DECLARED_INFLATION = 1.0 + 100.0 * ROUND_OFF
+"""Of the sum over a declared report's losses: logarithms of factorials have many digits."""
 MAX_LOCAL_PAIR_EXPOSURE = 12.0
 """Larger exposures get no dominating pair: their losses overflow."""
 LOCAL_LAWS = 256

@@ -8,8 +8,8 @@ import pytest
 
 from fl_shuffle.accounting.engine.blanket_counts import BinomialCounts
 from fl_shuffle.accounting.engine.fourier import TiltedLaw
-from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.round_off import UNIT
 
 
 def exact(law: TiltedLaw, k: float) -> complex:

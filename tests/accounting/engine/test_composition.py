@@ -352,10 +352,10 @@ def test_exported_randomized_response_stays_an_upper_bound(
     ours = np.array([pair.delta(value) for value in EPSILONS])
     theirs = np.array(law.get_delta_for_epsilon(EPSILONS))
     assert np.all(theirs >= ours)
-    assert theirs[-1] == pytest.approx(0.01, rel=1e-9)
+    assert theirs[-1] == pytest.approx(0.01, rel=3e-9)
     # A split atom reaches at most one lattice step further than it lay.
     reach = [max(pair.delta(value - discretization), ours[0]) for value in EPSILONS]
-    assert np.all(theirs <= np.array(reach) * (1.0 + 1e-9))
+    assert np.all(theirs <= np.array(reach) * (1.0 + 3e-9))
     assert theirs[0] <= ours[0] + discretization**2
 
 

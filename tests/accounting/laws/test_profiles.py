@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplace_epsilon
-from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import PROFILE_INFLATION
 from fl_shuffle.accounting.laws.gaussian_mechanism import (
     analytic_sigma,
     classical_sigma,
@@ -25,6 +24,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_profile,
     sigmas_of,
 )
+from fl_shuffle.accounting.round_off import ROUND_OFF
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 
@@ -52,7 +52,7 @@ def test_a_local_profile_is_off_by_less_than_its_margin() -> None:
             for found in (gaussian_delta(epsilon, mu), gaussian_profile([epsilon] * 2, mu)[1]):
                 worst = max(worst, abs(float((mpmath.mpf(float(found)) - truth) / truth)))
     # Beside it the rounding of a logarithm, whose error the tails multiply by up to 37^2.
-    assert 5e-12 < worst < (PROFILE_INFLATION - 1.0) - 37.0**2 * 2.0**-53
+    assert 5e-12 < worst < ROUND_OFF - 37.0**2 * 2.0**-53
 
 
 NEARLY_ONE = st.floats(-12.0, -0.4).map(lambda log: 1.0 - 10.0**log)

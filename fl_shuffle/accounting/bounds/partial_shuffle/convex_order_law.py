@@ -19,19 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import UNIT
 
-PARTIAL_SHUFFLE_ROUND_OFF = 1e-9
-"""Covers the round-off of costs, closed forms and sums, and of two distances that are one."""
 PARTIAL_SHUFFLE_MAX_EXPONENT = 600.0
 """Exponentials are formed up to here, as e^709 overflows: such a bound is of no use."""
 CONVEX_ORDER_LEAST_END = 1e-12
 """The ends of a law are at least so far from zero: an empty interval has no nodes."""
-LAPLACE_SPLIT_ROUND_OFF = 4e-16
-"""Covers the round-off of the closed form for Laplace noise."""
-PROFILE_INFLATION = 1.0 + 3e-11
-"""Covers the round-off of a local profile. Against 50 digits, for all mu, epsilon up to 700
-and delta down to 1e-290, it is below 1.8e-11 of a Gaussian delta (6.1e-12 above 1e-40), largest for
-mu a little above 1e-3; Laplace profiles are off by a unit in the last place."""
 
 Profile = Callable[[FloatArray], FloatArray]
 """H_s at every s > 0 (not its logarithm), from above."""
@@ -95,6 +88,6 @@ def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw
         own = np.where(negative, -epsilon, epsilon) - move
         room = np.maximum(-np.expm1(own) - np.abs(t) / scale * math.exp(-spread), 0.0)
         value = scale * room / (1.0 + np.sqrt(np.maximum(1.0 - room, 0.0)))
-        return np.where(t >= upper, 0.0, value + LAPLACE_SPLIT_ROUND_OFF)
+        return np.where(t >= upper, 0.0, value + 4.0 * UNIT)
 
     return ConvexOrderLaw(epsilon, one_sided, lower, upper)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.one_round import Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
-    PROFILE_INFLATION,
     law_of_laplace,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import Setting, gaussian_delta
@@ -23,6 +22,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import (
 )
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.round_off import ROUND_UP
 
 MAX_SPREAD = 3.0
 """Others' means up to this far from the client's can hide it: beyond, ratios vary too much."""
@@ -117,7 +117,7 @@ def laplace_shuffle(
         if epsilon >= move:
             return math.inf
         law = law_of_laplace(epsilon, move, max(radius + widest, move))
-        local = float(laplace_profile(epsilon, move)) * PROFILE_INFLATION
+        local = float(laplace_profile(epsilon, move)) * ROUND_UP
         return convex_order_delta(law, None, local, hiding, others)
 
     return Theorem(delta, mu)

@@ -18,8 +18,9 @@ from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import Gram
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import UNIT
 
-B_ROUND_OFF = 4e-15
+B_ROUND_OFF = 64.0 * UNIT
 """b^2 is raised by this share of U: more b is above in the order."""
 
 

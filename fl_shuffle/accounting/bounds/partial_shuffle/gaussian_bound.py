@@ -19,7 +19,6 @@ from scipy.special import erfcx
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Grid, Nodes, law
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
     LAMBDA,
-    ROUND_UP,
     Swap,
     choose_swap,
 )
@@ -33,6 +32,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.line import Line, Transform, b
 from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import worst_box
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.round_off import ROUND_OFF, ROUND_UP
 
 TOLERANCE = 0.006
 """Boxes may say this much more of the variance than the largest value found, relatively ..."""
@@ -144,7 +144,7 @@ def gaussian_delta(setting: Setting, epsilon: float) -> float:
             swap = choose_swap(setting.groups, local, a, second, wanted)
             if swap is not None:
                 found = MainTerm(setting, a, ends, swap).delta(tolerance)
-                return found * (1.0 + 1e-8 + 1e-11 * setting.count)
+                return found * (1.0 + (10.0 + 0.01 * setting.count) * ROUND_OFF)
         return math.inf
 
     for _ in range(PASSES):

@@ -25,6 +25,7 @@ from scipy.special import ndtr
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import factor_law
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, ROUND_UP, UNIT
 
 LAMBDA = 1.0
 """About the mean of the weights; at least one, which the nodes' weights rest on."""
@@ -34,8 +35,6 @@ LEAST_RADIUS = 1e-6
 """Others nearer to the centre, in noise widths, count as so far away: larger is safe."""
 LEAST_SHARE = 0.2
 """m is at least this share of N, or the swap is not worth it."""
-ROUND_UP = 1.0 + 1e-9
-"""Covers round-off in sums of positive terms."""
 TAUS_ABOVE = np.geomspace(0.02, 80.0, 40)
 """Rates tried for (C), in units of 1/((alpha/2m) (zeta - lambda)^2)."""
 LOG_CAPS = np.linspace(0.01, 9.0, 400)
@@ -83,7 +82,7 @@ def excess(t: FloatArray, c: float) -> FloatArray:
     """E(Z - t)_+ for t > 0, Z lognormal with mean one and parameter `c`; rounded up."""
     log = np.log(t) / c
     upper = ndtr(0.5 * c - log)
-    result: FloatArray = np.maximum(upper - t * ndtr(-0.5 * c - log), 0.0) + 4e-15 * upper
+    result: FloatArray = np.maximum(upper - t * ndtr(-0.5 * c - log), 0.0) + 64.0 * UNIT * upper
     return result * ROUND_UP
 
 
@@ -130,7 +129,7 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
     x = np.array(nodes)
     cost = H * below + float(over[fits[0]]) / m + above / m
     weights = tuple(node_weights(x, c) for c, _ in groups)
-    return Swap(zeta, m, alpha, beta, x, weights, cost * (1.0 + 1e-8))
+    return Swap(zeta, m, alpha, beta, x, weights, cost * (1.0 + 10.0 * ROUND_OFF))
 
 
 def drift_of_weights(
@@ -155,7 +154,7 @@ def drift_of_weights(
         hbar = near + steep * np.maximum(t - zeta, 0.0)
         log_moment += n * np.log(hbar @ p + steep[:, 0] * float(ndtr(c - Y[-1])))
     beta = np.maximum((log_moment - 1.0 - np.log(tau) - log_goal) / tau, 0.0)
-    return float(np.min(beta, initial=math.inf)) * ROUND_UP + 1e-12, math.exp(log_goal)
+    return float(np.min(beta, initial=math.inf)) * ROUND_UP + MANY * UNIT, math.exp(log_goal)
 
 
 def node_weights(x: FloatArray, c: float) -> FloatArray:
@@ -169,5 +168,5 @@ def node_weights(x: FloatArray, c: float) -> FloatArray:
     above = growth * excess(x[1:] / growth, c)
     slope = np.append(-np.diff(above) / np.diff(x[1:]), 0.0)
     p = np.concatenate([[low, 1.0 - slope[0] - low], slope[:-1] - slope[1:]])
-    result: FloatArray = np.maximum(p, 0.0) * ROUND_UP + 1e-15
+    result: FloatArray = np.maximum(p, 0.0) * ROUND_UP + 16.0 * UNIT
     return result

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, UNIT
 
 Gram = tuple[FloatArray, FloatArray, FloatArray]
 """U, W, X of many matrices."""
@@ -27,7 +28,7 @@ ADDED = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 3.5, 6.0, 10.0,
     :, None
 ]
 """Candidates for e in units of a box's spread: any e >= 0 is valid."""
-ROUND_OFF = 1e-14
+FEW_SQUARES = 128.0 * UNIT
 """Of sums of a few squares: U and W are raised by it, X is lowered by three times as much."""
 LEAST_RATIO = 1e-6
 """Others' radii are at least this share of the client's own: larger is safe, and none is zero."""
@@ -53,7 +54,7 @@ def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray
     taken.
     """
     e = ADDED * spread
-    slack = ROUND_OFF * (u2 + w2 + chord)
+    slack = FEW_SQUARES * (u2 + w2 + chord)
     u, w = u2 + e + slack, w2 + e + slack
     s = np.sqrt(e + spread) - np.sqrt(e)
     root = np.sqrt(u * w)
@@ -93,7 +94,7 @@ class Cover:
     @cached_property
     def client_unit(self) -> bool:
         """Whether |p - q| is bounded by the ball alone."""
-        return self.move >= 2.0 * self.own * (1.0 - ROUND_OFF)
+        return self.move >= 2.0 * self.own * (1.0 - FEW_SQUARES)
 
     @cached_property
     def ends(self) -> FloatArray:
@@ -108,7 +109,7 @@ class Cover:
         if self.client_unit:
             first = second = np.linspace(0.0, math.pi, cells + 1)
         else:
-            reach = (self.own + self.other) * (1.0 + ROUND_OFF)
+            reach = (self.own + self.other) * (1.0 + FEW_SQUARES)
             first = np.linspace(0.0, reach * reach, cells // 2 + 1)
             second = 2.0 * reach * self.move * np.linspace(-1.0, 1.0, 2 * cells + 1)
         sides = first[:-1, None], first[1:, None], second[:-1], second[1:]
@@ -149,10 +150,10 @@ class Cover:
         """
         low1, high1, low2, high2 = boxes.T[:4]
         if self.client_unit:
-            holds = low1 + low2 <= math.pi + 1e-9
+            holds = low1 + low2 <= math.pi + ROUND_OFF
         else:
             most = high1 - low2
-            reach = self.move * (np.sqrt(high1) + np.sqrt(np.maximum(most, 0.0))) + 1e-12
+            reach = self.move * (np.sqrt(high1) + np.sqrt(np.maximum(most, 0.0))) + ROUND_OFF
             holds = (most >= 0.0) & (low2 <= reach) & (-high2 <= reach)
             holds &= low1 - high2 <= self.most
             holds &= self.chord(low1, high2) >= 0.0
@@ -162,7 +163,7 @@ class Cover:
     @property
     def most(self) -> float:
         """The largest U and W there is, rounded up."""
-        return (self.own + self.other) ** 2 * (1.0 + 1e-12)
+        return (self.own + self.other) ** 2 * (1.0 + MANY * UNIT)
 
     def chord(self, low1: FloatArray, high2: FloatArray) -> FloatArray:
         """Record unit: |p - q|^2 at most, by the parallelogram law; negative: no configuration.
@@ -172,8 +173,8 @@ class Cover:
         least = low1 + np.maximum(low1 - high2, 0.0)
         most = 2.0 * (self.own**2 + self.other**2)
         # Small `other` enlarges round-off.
-        over = np.maximum(least - most - ROUND_OFF * most, 0.0) / (2.0 * self.other)
-        result: FloatArray = 4.0 * self.own**2 - over * over + ROUND_OFF * self.own**2
+        over = np.maximum(least - most - FEW_SQUARES * most, 0.0) / (2.0 * self.other)
+        result: FloatArray = 4.0 * self.own**2 - over * over + FEW_SQUARES * self.own**2
         return np.minimum(result, self.move**2)
 
     def corner(self, boxes: FloatArray, a: float) -> Gram:

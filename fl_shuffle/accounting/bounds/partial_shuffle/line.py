@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import MANY, UNIT
 
 BULK_SDS, BULK_STEPS = 2.5, 6
 """Atoms within so many of their own tilted deviations, in so many steps, are the bulk of Lemma 4:
@@ -28,8 +29,6 @@ MOST_EXACT = 48
 """So many at most: where few large values decide the step is short."""
 MOST_FREQUENCIES = 1 << 16
 """So many at most, up to k_2: beyond, the variance of the blur is a 1e-9th of the sum's."""
-MODULUS_ROUND_OFF = 1e-12
-"""Of sums of a few hundred positive terms of total one."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Line:
         `share` of the tilted mass is the bulk, with this variance and fourth central moment.
         """
         v = np.maximum(_bulk(self.k1, s2, mu4), _bulk(self.k2, s2, mu4))
-        bound = share * np.sqrt(np.maximum(v, 0.0)) + 1.0 - share + MODULUS_ROUND_OFF
+        bound = share * np.sqrt(np.maximum(v, 0.0)) + 1.0 - share + MANY * UNIT
         result: FloatArray = np.minimum(bound, 1.0)
         return result
 

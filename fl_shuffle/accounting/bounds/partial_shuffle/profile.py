@@ -18,11 +18,11 @@ from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
-    PROFILE_INFLATION,
 )
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import InvalidValueError, require_real
 
 PROFILE_MAX_EPSILON = 60.0
@@ -95,7 +95,7 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
 
     def value(s: FloatArray) -> FloatArray:
         gains = np.maximum(ratios - s[..., None], 0.0) @ masses + pair.infinite
-        result: FloatArray = np.minimum(gains * PROFILE_INFLATION, 1.0)
+        result: FloatArray = np.minimum(gains * ROUND_UP, 1.0)
         return result
 
     return LocalProfile(name + ("..." if len(pairs) > 3 else ""), value, float(ratios[-1]), ratios)
@@ -106,7 +106,7 @@ def laplace(ratio: float) -> LocalProfile:
     require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=PROFILE_MAX_EPSILON)
 
     def value(s: FloatArray) -> FloatArray:
-        result: FloatArray = laplace_profile(_log(s), ratio) * PROFILE_INFLATION
+        result: FloatArray = laplace_profile(_log(s), ratio) * ROUND_UP
         return np.maximum(result, 0.0)
 
     return LocalProfile(f"Laplace, {ratio:g}", value, math.exp(ratio))

@@ -18,8 +18,6 @@ import numpy as np
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
-    PARTIAL_SHUFFLE_ROUND_OFF,
-    PROFILE_INFLATION,
     law_of_profile,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
@@ -30,11 +28,10 @@ from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, tilt_at_s
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
 from fl_shuffle.errors import require_integer
 
-LIFT_ROUND_OFF = 1e-15
-"""... and of atoms times a factor near one."""
-NODE_ROUND_OFF = 1e-12
+NODES_APART = 1e-12
 """Nodes of a law nearer to one another than this share of its range are one."""
 CONVEX_ORDER_COST_SHARE = 0.005
 """Share of the predicted result that undoing the swap may cost."""
@@ -56,7 +53,7 @@ PROFILE_PREDICTED_DELTAS = 1e-12, 0.99
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
     """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
-    local = profile.local_delta(epsilon) * PROFILE_INFLATION
+    local = profile.local_delta(epsilon) * ROUND_UP
     law = law_of_profile(epsilon, profile, profile.top)
     return convex_order_delta(law, profile.kinks, local, profile, count)
 
@@ -92,7 +89,7 @@ def convex_order_delta(
     law = lifted(atoms, eta, eta)
     main = amplified_delta(law, [(1.0, count - 1)], relative_error=CONVEX_ORDER_ERROR).delta
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
-    return total * (1.0 + PARTIAL_SHUFFLE_ROUND_OFF)
+    return total * ROUND_UP
 
 
 def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
@@ -104,7 +101,7 @@ def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple
     nodes = np.concatenate([(kinks - a)[kinks > a], (1.0 - a * kinks)[a * kinks > 1.0]])
     nodes = np.unique(np.concatenate([nodes, [law.lower, 0.0, law.upper]]))
     # Two nodes that are one but for round-off would have a slope of noise between them.
-    apart = np.diff(nodes) > NODE_ROUND_OFF * (law.upper - law.lower)
+    apart = np.diff(nodes) > NODES_APART * (law.upper - law.lower)
     return atoms_on(law, nodes[np.append(apart, True)])
 
 
@@ -131,14 +128,14 @@ def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
     """Where to bend the law of w between 0 and zeta."""
     most = CONVEX_ORDER_BENDS
     if hiding.kinks is not None and hiding.kinks.size < most:
-        return hiding.kinks[hiding.kinks < zeta * (1.0 - PARTIAL_SHUFFLE_ROUND_OFF)]
+        return hiding.kinks[hiding.kinks < zeta * ROUND_DOWN]
     return np.geomspace(1.0 / hiding.top, zeta, most)[:-1]
 
 
 def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
     """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
-    return AtomicLaw(values + LIFT_ROUND_OFF * np.abs(values), atoms.probabilities)
+    return AtomicLaw(values + 16.0 * UNIT * np.abs(values), atoms.probabilities)
 
 
 class ProfileCurve(OneRoundCurve):

@@ -14,21 +14,17 @@ import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
-    PARTIAL_SHUFFLE_ROUND_OFF,
 )
 from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_OFF, ROUND_UP, UNIT
 
-SWAP_ROUND_OFF = 1e-9
-"""Covers the round-off of a weight's log moment, relative to its exponent, and that of x."""
 SWAP_MAX_RATE = 60.0
 """Larger rates, in units of one over a weight's deviation, would overflow."""
 SWAP_LEAST_LEVEL = 1.1
 """x - log x has its minimum 1: below this level no rate keeps the goal."""
 SWAP_FIXED_POINT_STEPS = 40
 """Any x is valid: x = level + log x comes near the best one in so many steps."""
-SWAP_EXPONENT_ROUND_OFF = 1e-12
-"""Covers the round-off of an exponent, relative to its parts."""
 FACTORS = np.geomspace(0.15, 4.0, 30)
 """Rates tried in the exponential inequality, around the normal approximation's."""
 
@@ -39,7 +35,7 @@ def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, Flo
     `below` may be off by a billionth, or have underflown. E(t - w)_+ of the result is the chords of
     larger numbers, all sums of positive terms: nowhere smaller than that of min(Z, last value).
     """
-    below = below * (1.0 + PARTIAL_SHUFFLE_ROUND_OFF)
+    below = below * ROUND_UP
     below[1:] = np.maximum(below[1:], TINY)
     chances = np.diff(below) / np.diff(values)
     chances = np.clip(np.maximum.accumulate(chances), 0.0, 1.0)
@@ -64,7 +60,7 @@ def floor_of_sum(
     for v, p, n in groups:
         # About one: nothing cancels where weights hardly vary.
         each = np.log1p(np.expm1(-np.multiply.outer(rates, v - 1.0)) @ p)
-        log_moments += n * (each - rates + SWAP_ROUND_OFF * rates * spread + 1e-15 * (1.0 + rates))
+        log_moments += n * (each - rates + ROUND_OFF * rates * spread + 16.0 * UNIT * (1.0 + rates))
     level = log_goal - log_moments + 1.0
     good = np.isfinite(level) & (level > SWAP_LEAST_LEVEL)
     if not np.any(good):
@@ -74,6 +70,6 @@ def floor_of_sum(
     for _ in range(SWAP_FIXED_POINT_STEPS):
         x = level + np.log(x)
     best = int(np.argmax(x / rates))
-    most = float(x[best]) * (1.0 - SWAP_ROUND_OFF)
-    exponent = most + float(log_moments[best]) - 1.0 + SWAP_EXPONENT_ROUND_OFF * (most + 1.0)
+    most = float(x[best]) * ROUND_DOWN
+    exponent = most + float(log_moments[best]) - 1.0 + ROUND_OFF * (most + 1.0)
     return most / float(rates[best]), max(math.exp(exponent) / most, TINY)

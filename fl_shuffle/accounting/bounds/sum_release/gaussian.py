@@ -17,12 +17,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION, SUM_SMOOTHING
+from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_SMOOTHING
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
 
 SUM_LATTICE_LOSS = 1e-90
 """Added to delta for all reports, coordinates and rounds together: up to 10^46 of them."""
-SUM_DELTA_SHARE = 1.0 - 1e-11
+SUM_DELTA_SHARE = ROUND_DOWN
 """Share of delta that is asked of the closed formula: the rest covers `sum_lattice_loss` and the
 formula's round-off, for every delta from 10^-78 on."""
 
@@ -41,7 +42,8 @@ def sum_mu(
     the client's own shift / scale. Classes without a report get the latter.
     """
     mu: Vector = shift / np.sqrt(hiding_variance(scale, grid, present, honest))
-    return mu * SUM_INFLATION
+    # Squares of up to 10^6 rounds are added up.
+    return mu * ROUND_UP
 
 
 def hiding_variance(
@@ -149,7 +151,7 @@ def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
 
 def _rounded_down(values: Vector) -> float:
     """Below one by more than the relative round-off of a sum over the classes."""
-    return 1.0 - (len(values) + 8) * 2.0**-52
+    return 1.0 - (len(values) + 8) * 2.0 * UNIT
 
 
 def sum_epsilon(delta: float, mu: float) -> float:

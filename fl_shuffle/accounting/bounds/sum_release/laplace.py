@@ -17,11 +17,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
+
 SUM_SMOOTHING = 4.0
 """So many grid steps of smooth noise between a sum and its grid: what can still be told of the grid
 is below e^(-2 pi^2 4^2), 10^-137 a report and coordinate. May be raised, never lowered."""
-SUM_INFLATION = 1.0 + 1e-9
-"""Covers the round-off of adding up the squares of up to 10^6 rounds."""
 SUM_RARE = 1e-12
 """Added to delta for every sum of Laplace reports: the rare cases that are given up. Smaller would
 count less noise, larger would be felt at small deltas."""
@@ -57,7 +57,7 @@ def laplace_sum_mu(
             if variance > 0.0:
                 small = float(_small(scale[members], float(coarsest)).max())
                 far = _bad_coordinates(small, dimension) * float(own)
-                found = (shift[members] + far) / math.sqrt(variance) * SUM_INFLATION
+                found = (shift[members] + far) / math.sqrt(variance) * ROUND_UP
                 mu[members] = np.minimum(mu[members], found)
     # About where the client's own noise alone is worth as much.
     return np.where(mu < shift / scale, mu, math.inf)
@@ -99,7 +99,7 @@ def _sure_variance(
     best = 0.0
     for rate in np.geomspace(0.1, 1e6, 61) / float(values @ counts):
         best = max(best, (rare + float(np.log1p(rate * values) @ counts)) / float(rate))
-    return (best * (1.0 - 1e-9) - paid) * (1.0 - 1e-9)
+    return (best * ROUND_DOWN - paid) * ROUND_DOWN
 
 
 def _bad_coordinates(small: float, dimension: int) -> int:

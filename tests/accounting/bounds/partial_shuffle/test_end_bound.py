@@ -94,8 +94,8 @@ def test_bad_profiles_are_refused(value: str) -> None:
 def test_profiles_bound_what_they_stand_for() -> None:
     local = profile.approximate(1.0, 1e-3)
     gap = (math.exp(1.0) - math.exp(0.4)) / (1.0 + math.exp(1.0))
-    assert local.local_delta(0.4) == pytest.approx(1e-3 + (1.0 - 1e-3) * gap, rel=1e-9)
-    assert local.local_delta(3.0) == pytest.approx(1e-3, rel=1e-9)
+    assert local.local_delta(0.4) == pytest.approx(1e-3 + (1.0 - 1e-3) * gap, rel=3e-9)
+    assert local.local_delta(3.0) == pytest.approx(1e-3, rel=3e-9)
     assert local.local_epsilon(1e-4) == math.inf
 
 
