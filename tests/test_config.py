@@ -29,6 +29,10 @@ def test_every_field_has_a_text_a_check_and_a_valid_default() -> None:
     assert parse_config({}) == Config() == parse_config(Config().to_dict())
 
 
+POOLED, SYSTEM = "[run]\nnoise = 'pooled'\n", "[run]\nentropy = 'system'\n"
+DISCRETE = "[privacy]\nrandomizer = 'discrete-laplace'\nunit = 'client'\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -69,6 +73,15 @@ def test_every_field_has_a_text_a_check_and_a_valid_default() -> None:
             "[privacy]\nassumed_honest = 0.5\n[training]\nschedule = 'sequential'",
             ["privacy.assumed_honest", "sequential", "leave it out"],
         ),
+        (POOLED + "entropy = 'system'", ["run.noise", "run.entropy = 'system'", "per-report"]),
+        (POOLED + "[training]\nschedule = 'sequential'", ["training.schedule = 'sequential'"]),
+        (POOLED + "[app]\nserver = 'own:app'", ["run.noise", "app.server = 'own:app'"]),
+        (DISCRETE + "[run]\nentropy = 'seeded'", ["draws noise that is no secret"]),
+        (DISCRETE + SYSTEM + "device = 'cuda'", ["has no such sampler"]),
+        (DISCRETE.replace("client", "record") + SYSTEM, ["bounds no norm of whole steps"]),
+        (DISCRETE + "calibration = 'classical'\n" + SYSTEM, ["is for continuous noise"]),
+        (DISCRETE + "personalization = 'clipping'\n" + SYSTEM, ["for continuous noise"]),
+        (DISCRETE + SYSTEM + "[server]\nweights = 'inverse-variance'", ["leaves the grid"]),
         ("run = 3", ["[run]", "table"]),
         ("[run\nrounds = 3", ["not valid TOML"]),
     ],

@@ -17,7 +17,7 @@ from clients.app import app as client_app
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with
 from fl_shuffle.flower.settings import RESOLVED
@@ -86,22 +86,6 @@ def test_a_clients_part_does_not_hang_on_who_else_is_asked() -> None:
     task = task_of(config)
     apart = [pooled_sum(config, task, client) for client in (0, 2, 3)]
     assert np.abs(pooled_sum(config, task, 0, 2, 3) - sum(apart)).max() < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("section", "values", "reason"),
-    [
-        ("training", {"schedule": "sequential"}, "training.schedule = 'sequential'"),
-        ("run", {"entropy": "system"}, "run.entropy = 'system'"),
-        ("app", {"server": "own:app"}, "app.server = 'own:app'"),
-    ],
-)
-def test_whoever_wants_reports_is_refused(
-    section: str, values: dict[str, Any], reason: str
-) -> None:
-    run = {"noise": "pooled", **(values if section == "run" else {})}
-    with pytest.raises(InvalidValueError, match=f"run.noise.*{reason}.*per-report"):
-        parse_config({section: values, "run": run})
 
 
 reporting = ClientApp()
