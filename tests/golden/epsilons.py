@@ -6,15 +6,16 @@ works all of them out anew, writes `epsilons.json`, and puts the tables between 
 documents. To be run after a bound has become sharper, with the difference looked at: a *proven*
 number may only become smaller, an attack only larger.
 
-All are at `delta` = 1e-6 but those of configurations, which have their own.
+All are at `delta` = 1e-6 but those of configurations, which have their own. Other randomizers and
+other shapes of question stand in the file itself ("questions"), one entry each.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,71 +35,10 @@ FILE = Path(__file__).with_name("epsilons.json")
 LOCALS, CLIENTS, ROUNDS = (0.5, 1.0, 2.0, 4.0, 8.0), (10**2, 10**3, 10**4, 10**6), (1, 50)
 DELTA, DELTA0 = 1e-6, 1e-5
 
-OF_RECORDS = {
-    "randomizer": "gaussian",
-    "unit": "record",
-    "delta0": 1e-5,
-    "calibration": "classical",
-}
-# Other randomizers, other shapes of question: one row each.
-QUESTIONS: dict[str, dict[str, Any]] = {
-    "README: a Gaussian report of epsilon 1": {
-        "randomizer": "gaussian",
-        "epsilon0": 1.0,
-        "delta0": 1e-5,
-        "clients": 10_000,
-    },
-    "Laplace vectors": {"randomizer": "laplace", "epsilon0": 0.5, "clients": 1000},
-    "Laplace vectors, 50 rounds, any randomizer of that budget": {
-        "method": "profile",
-        "epsilon0": 0.5,
-        "clients": 1000,
-        "rounds": 50,
-    },
-    "10-RR": {"randomizer": "krr", "k": 10, "epsilon0": 1.0, "clients": 10_000},
-    "10-RR, few take part": {
-        "randomizer": "krr",
-        "k": 10,
-        "epsilon0": 1.0,
-        "clients": 10_000,
-        "participation": 0.01,
-    },
-    "any randomizer, clones": {"method": "clone", "epsilon0": 1.0, "clients": 10_000},
-    "any randomizer, its profile": {"method": "profile", "epsilon0": 1.0, "clients": 10_000},
-    "personal budgets": {
-        "randomizer": "krr",
-        "k": 2,
-        "budgets": [[0.5, 0.0, 300], [2.0, 0.0, 600]],
-    },
-    "a sum of Gaussian reports": {
-        "randomizer": "gaussian",
-        "unit": "client",
-        "epsilon0": 1.0,
-        "delta0": 1e-5,
-        "clients": 100,
-        "release": "sum",
-    },
-    "one of six records": {**OF_RECORDS, "epsilon0": 1.0, "records": 6, "clients": 10_000},
-    "one of four records, few clients": {
-        **OF_RECORDS,
-        "epsilon0": 0.5,
-        "records": 4,
-        "clients": 100,
-    },
-    "one of two records, Laplace": {
-        "randomizer": "laplace",
-        "unit": "record",
-        "epsilon0": 1.0,
-        "records": 2,
-        "clients": 10_000,
-    },
-}
-
 
 def configurations() -> dict[str, Path]:
     """Every shipped configuration, by name."""
-    found = (ROOT / "configs").glob("*.toml")
-    return {path.stem: path for path in sorted(found)}
+    return {path.stem: path for path in sorted((ROOT / "configs").glob("*.toml"))}
 
 
 def columns(config: Config) -> dict[str, float | None]:
@@ -122,19 +62,18 @@ def columns(config: Config) -> dict[str, float | None]:
     return {name: column.worst for name, column in found.items()}
 
 
-def grid() -> Iterator[tuple[float, int, int]]:
+def grid() -> list[tuple[float, int, int]]:
     """(local epsilon, clients, rounds) of the grid."""
-    for local in LOCALS:
-        for clients in CLIENTS:
-            for rounds in ROUNDS:
-                yield local, clients, rounds
+    return list(itertools.product(LOCALS, CLIENTS, ROUNDS))
 
 
 def of_vectors(local: float, clients: int, rounds: int) -> dict[str, float | None]:
     """Gaussian reports of a unit client: what is proven, and what an attack reaches."""
-    question = {"randomizer": "gaussian", "unit": "client", "epsilon0": local, "delta0": DELTA0}
-    question["calibration"] = "classical"  # as the papers compare
-    question |= {"clients": clients, "rounds": rounds, "delta": DELTA}
+    question = {
+        "randomizer": "gaussian", "unit": "client", "epsilon0": local, "delta0": DELTA0,
+        "calibration": "classical",  # as the papers compare
+        "clients": clients, "rounds": rounds, "delta": DELTA,
+    }  # fmt: skip
     found: dict[str, float | None] = {}
     for method in ("proven", "attack"):
         try:
@@ -152,8 +91,9 @@ def side_by_side(clients: int) -> dict[str, float | None]:
     }
 
 
-def answer(question: str) -> float | None:
-    return number(fs.bound(delta=DELTA, **QUESTIONS[question]).epsilon)
+def answer(entry: dict[str, Any]) -> dict[str, Any]:
+    """Another question (other randomizers, other shapes of question), with its epsilon now."""
+    return {**entry, "epsilon": number(fs.bound(delta=DELTA, **entry["question"]).epsilon)}
 
 
 def number(value: float) -> float | None:
@@ -173,7 +113,7 @@ def everything() -> dict[str, Any]:
         },
         "vectors": {key(*point): of_vectors(*point) for point in grid()},
         "side by side": {str(n): side_by_side(n) for n in bounds_by_clients.CLIENTS},
-        "questions": {question: answer(question) for question in QUESTIONS},
+        "questions": {name: answer(entry) for name, entry in read()["questions"].items()},
     }
 
 

@@ -26,38 +26,31 @@ def require(found: dict[str, float | None], known: dict[str, float | None], what
         assert same, f"{what}, {name}: {now!r}, and {value!r} is written down; {HOW}"
 
 
-@pytest.mark.parametrize(
-    "rounds", [1, pytest.param(50, marks=pytest.mark.slow)], ids=["once", "often"]
-)
-def test_vectors(rounds: int) -> None:
-    points = [point for point in epsilons.grid() if point[2] == rounds]
+def slow_unless(quick: bool, value: object, *more: pytest.MarkDecorator) -> object:
+    return pytest.param(value, marks=() if quick else (pytest.mark.slow, *more))
+
+
+@pytest.mark.parametrize("rounds", [slow_unless(n == 1, n) for n in epsilons.ROUNDS])
+@pytest.mark.parametrize("local", [slow_unless(x == 1.0, x) for x in epsilons.LOCALS])
+def test_vectors(local: float, rounds: int) -> None:
     assert KNOWN["vectors"].keys() == {epsilons.key(*point) for point in epsilons.grid()}
-    for point in points:
+    for clients in epsilons.CLIENTS:
+        point = local, clients, rounds
         require(epsilons.of_vectors(*point), KNOWN["vectors"][epsilons.key(*point)], str(point))
 
 
 def test_other_questions() -> None:
-    found = {question: epsilons.answer(question) for question in epsilons.QUESTIONS}
-    require(found, KNOWN["questions"], "questions")
+    for name, entry in KNOWN["questions"].items():
+        require({name: epsilons.answer(entry)["epsilon"]}, {name: entry["epsilon"]}, "questions")
 
 
-@pytest.mark.parametrize(
-    "clients",
-    [
-        pytest.param(clients, marks=pytest.mark.slow if int(clients) > 10**5 else ())
-        for clients in KNOWN["side by side"]
-    ],
-)
+@pytest.mark.parametrize("clients", [slow_unless(len(n) < 7, n) for n in KNOWN["side by side"]])
 def test_bounds_side_by_side(clients: str) -> None:
     require(epsilons.side_by_side(int(clients)), KNOWN["side by side"][clients], clients)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow, pytest.mark.mnist))
-        for name in epsilons.configurations()
-    ],
+    "name", [slow_unless(n in QUICK, n, pytest.mark.mnist) for n in epsilons.configurations()]
 )
 def test_shipped_configurations(name: str) -> None:
     if name not in QUICK and not os.environ.get("FL_SHUFFLE_DATA"):

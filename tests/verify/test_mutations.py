@@ -20,8 +20,8 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.certificates.writing import exact
 from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.reading import Refused
+from tests.oracles import divergence_among_equals
 from tests.verify.made import built, held, strings
-from tests.verify.test_bounds import divergence_among_equals
 
 SHARES = {"local": 400, "sum": 500, "finite": 400, "krr": 250, "convex": 200, "gram": 250}
 """Of 2,000 mutations."""
