@@ -173,3 +173,24 @@ def divergence_among_equals(mu: float, at: float, count: int, epsilon: float) ->
     total = np.fft.irfft(np.fft.rfft(law) ** n, cells)
     values = np.fft.fftfreq(cells, 1 / cells) * step
     return float(total @ np.maximum(values, 0)) / n
+
+
+G = np.linspace(-11.0, 11.0, 44_001)
+GW = np.exp(-0.5 * G * G)
+GW /= GW.sum()
+
+
+def gram_stop_loss(gram: tuple[float, float, float], a: float, t: np.ndarray) -> np.ndarray:
+    """E(L - t)_+ of a Gaussian report with these displacements: closed form given y's normal
+    variable, a fine sum over it (docs/proofs.md, section 12)."""
+    u, w, x = gram
+    t = np.atleast_1d(t)
+    g = G[::4, None]
+    weight = GW[::4] / GW[::4].sum()
+    rho = x / math.sqrt(w) if w > 0.0 else 0.0
+    v = math.sqrt(max(u - rho * rho, 1e-20))
+    m, s = np.exp(rho * g - 0.5 * rho * rho), a * np.exp(math.sqrt(w) * g - 0.5 * w) + t
+    log = np.log(m / np.maximum(s, 1e-300))
+    value = np.where(s <= 0.0, m - s, m * ndtr(log / v + v / 2) - s * ndtr(log / v - v / 2))
+    result: np.ndarray = weight @ value
+    return result

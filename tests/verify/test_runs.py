@@ -49,6 +49,12 @@ def run(coarse_pairs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def book(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run's ledger, to be changed."""
+    return Path(shutil.copy(run / "ledger.sqlite", tmp_path / "ledger.sqlite"))
+
+
 @pytest.fixture(scope="module")
 def certified(run: Path) -> dict[str, dict[str, Any]]:
     return {column: fs.certify(run, column=column) for column in ("sum", "local")}
@@ -112,47 +118,58 @@ def changed(path: Path, statement: str, *, links_too: bool = False) -> None:
         database.commit()
 
 
+LINKS = "does not fit its link"
+
+
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "says"),
     [
-        "UPDATE meta SET value = replace(value, '0.9', '0.95') WHERE key = 'config'",
-        "UPDATE classes SET scale = 2 * scale",
-        "UPDATE reservations SET present = NULL WHERE attempt = 1",
-        "DELETE FROM reservations WHERE attempt = 1",
+        ("UPDATE meta SET value = replace(value, '0.9', '0.95') WHERE key = 'config'", LINKS),
+        ("UPDATE classes SET scale = 2 * scale", LINKS),
+        ("UPDATE reservations SET present = NULL WHERE attempt = 1", LINKS),
+        ("DELETE FROM reservations WHERE attempt = 1", LINKS),
+        ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
+        ("UPDATE reservations SET present = x'00'", "present"),
+        ("UPDATE classes SET scale = 'wide'", "not a number"),
+        ("UPDATE clients SET client_id = 1000 WHERE client_id = 3", "clients"),
+        ("DELETE FROM clients WHERE client_id = (SELECT max(client_id) FROM clients)", "not all"),
+        ("UPDATE classes SET class_id = 2 + class_id", "classes: not numbered"),
+        ("DROP TABLE classes", "cannot be read"),
+        ("UPDATE meta SET value = replace(value, '\"aggregate\"', '\"sequential\"')", "single"),
+        ("UPDATE meta SET value = replace(value, '\"gaussian\"', '\"krr\"')", "not Gaussian"),
     ],
 )
-def test_a_ledger_that_was_changed_does_not_fit_its_links(
-    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path, statement: str
+def test_a_ledger_that_was_changed_is_refused(
+    book: Path, certified: dict[str, dict[str, Any]], statement: str, says: str
 ) -> None:
-    path = tmp_path / "ledger.sqlite"
-    shutil.copy(run / "ledger.sqlite", path)
-    changed(path, statement)
-    client = int(certified["sum"]["claim"]["client"])
-    with pytest.raises(Refused, match="does not fit its link"):
-        ledger_facts(path, "sum", client)
-    changed(path, "UPDATE meta SET value = value", links_too=True)
-    ledger_facts(path, "sum", client)
-    with pytest.raises(Refused, match="not as the ledger has it"):
-        check(text_of(certified["sum"]), path)
+    text = text_of(certified["sum"])
+    changed(book, statement)
+    with pytest.raises(Refused, match=says):
+        check(text, book)
+    if says == LINKS:
+        changed(book, "UPDATE meta SET value = value", links_too=True)
+        with pytest.raises(Refused, match="not as the ledger has it"):
+            check(text, book)
+    book.write_bytes(b"no database")
+    for path in (book, book.with_name("nowhere")):
+        with pytest.raises(Refused, match="cannot be read"):
+            check(text, path)
 
 
 @pytest.mark.parametrize("column", ["sum", "local"])
 def test_another_run_or_client_is_refused(
-    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path, column: str
+    run: Path, book: Path, certified: dict[str, dict[str, Any]], column: str
 ) -> None:
-    other = tmp_path / "other.sqlite"
-    shutil.copy(run / "ledger.sqlite", other)
     # As a run of another seed would have it: all its links are others.
-    changed(other, "UPDATE meta SET value = '2' WHERE key = 'seed'", links_too=True)
+    changed(book, "UPDATE meta SET value = '2' WHERE key = 'seed'", links_too=True)
     client = int(certified[column]["claim"]["client"])
-    for ledger, claimed in (
-        (other, str(client)),
-        *((run / "ledger.sqlite", str(wrong)) for wrong in (client + 1, 10_000, "any")),
-    ):
+    with pytest.raises(Refused):
+        check(text_of(certified[column]), book)
+    for wrong in (client + 1, 10_000, "any"):
         false = deepcopy(certified[column])
-        false["claim"]["client"] = claimed
+        false["claim"]["client"] = str(wrong)
         with pytest.raises(Refused):
-            check(text_of(false), ledger)
+            check(text_of(false), run / "ledger.sqlite")
 
 
 @pytest.mark.parametrize("name", ["count", "times", "scale", "colluders"])
@@ -172,52 +189,19 @@ def test_a_fact_that_the_ledger_does_not_tell_is_refused(
         check(text_of(false), run / "ledger.sqlite")
 
 
-@pytest.mark.parametrize(
-    ("statement", "says"),
-    [
-        ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
-        ("UPDATE reservations SET present = x'00'", "present"),
-        ("UPDATE classes SET scale = 'wide'", "not a number"),
-        ("UPDATE classes SET noise = 'laplace'", "not Gaussian"),
-        ("UPDATE clients SET client_id = 1000 WHERE client_id = 3", "clients"),
-        ("DELETE FROM clients WHERE client_id = (SELECT max(client_id) FROM clients)", "not all"),
-        ("UPDATE classes SET class_id = 2 + class_id", "classes: not numbered"),
-        ("DROP TABLE classes", "cannot be read"),
-        ("UPDATE meta SET value = replace(value, '\"aggregate\"', '\"sequential\"')", "single"),
-        ("UPDATE meta SET value = replace(value, '\"gaussian\"', '\"krr\"')", "not Gaussian"),
-    ],
-)
-def test_a_changed_ledger_is_refused(
-    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path, statement: str, says: str
-) -> None:
-    path = tmp_path / "ledger.sqlite"
-    shutil.copy(run / "ledger.sqlite", path)
-    changed(path, statement)
-    with pytest.raises(Refused, match=says):
-        check(text_of(certified["sum"]), path)
-    path.write_bytes(b"no database")
-    with pytest.raises(Refused, match="cannot be read"):
-        check(text_of(certified["sum"]), path)
-    with pytest.raises(Refused, match="cannot be read"):
-        check(text_of(certified["sum"]), tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize(("kind", "counted"), [("sum", 2), ("shuffled", 2), ("local", 4)])
-def test_every_released_attempt_counts(run: Path, tmp_path: Path, kind: str, counted: int) -> None:
+def test_every_released_attempt_counts(book: Path, kind: str, counted: int) -> None:
     """And for whoever runs the server each that was reserved: its reports may have arrived."""
-    path = tmp_path / "ledger.sqlite"
-    shutil.copy(run / "ledger.sqlite", path)
-    before = ledger_facts(path, kind, 0)
+
+    def times() -> int:
+        return sum(int(each["times"]) for each in ledger_facts(book, kind, 0)["rounds"])
+
+    before = times()
     for more, released in ((100, "released"), (1000, "0")):
-        changed(
-            path,
-            f"INSERT INTO reservations SELECT attempt + {more}, round, expected_reports, epsilon, "
-            f"{released}, present, link FROM reservations",
-            links_too=True,
-        )
-    after = ledger_facts(path, kind, 0)
-    times = [sum(int(each["times"]) for each in facts["rounds"]) for facts in (before, after)]
-    assert times[1] == counted * times[0] > 0
+        columns = f"attempt + {more}, round, expected_reports, epsilon, {released}, present, link"
+        added = f"INSERT INTO reservations SELECT {columns} FROM reservations"
+        changed(book, added, links_too=True)
+    assert times() == counted * before > 0
 
 
 def test_words_of_the_commands(
@@ -244,13 +228,9 @@ def test_what_has_no_certificate_is_said(run: Path, tmp_path: Path) -> None:
         fs.certify(run, client=CLIENTS)
     with pytest.raises(RunError):
         fs.certify(tmp_path)
-    laplace = tmp_path / "laplace"
-    shutil.copytree(run, laplace)
-    changed(
-        laplace / "ledger.sqlite",
-        "UPDATE meta SET value = replace(value, '\"gaussian\"', '\"laplace\"')",
-        links_too=True,
-    )
+    laplace = Path(shutil.copytree(run, tmp_path / "laplace"))
+    other = "UPDATE meta SET value = replace(value, '\"gaussian\"', '\"laplace\"')"
+    changed(laplace / "ledger.sqlite", other, links_too=True)
     with pytest.raises(NotApplicableError, match="Gaussian"):
         fs.certify(laplace)
 
@@ -294,30 +274,28 @@ def test_colluders_are_those_in_the_smallest_balls() -> None:
 
 
 def test_the_report_says_accepted_of_the_very_file_that_was_checked(
-    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path
+    book: Path, certified: dict[str, dict[str, Any]]
 ) -> None:
-    shutil.copy(run / "ledger.sqlite", tmp_path / "ledger.sqlite")
+    folder, path = book.parent, book.with_name("certificate.json")
     link = certified["sum"]["facts"]["run"]["link"]
 
     def line(link: str = link) -> str:
-        return certificate_line(tmp_path, "gaussian", link)
+        return certificate_line(folder, "gaussian", link)
 
-    assert certificate_line(tmp_path, "laplace", link).startswith("none can be written")
-    assert line() == f"none yet: fl-shuffle certify {tmp_path}"
-    path = tmp_path / "certificate.json"
+    assert certificate_line(folder, "laplace", link).startswith("none can be written")
+    assert line() == f"none yet: fl-shuffle certify {folder}"
     path.write_text(text_of(certified["sum"]), encoding="utf-8")
     assert "has not been checked" in line()
-    assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("ACCEPTED: ")
-    said = line()
-    assert said.startswith("certificate accepted: epsilon = ")
+    assert verdict_of(path, book).startswith("ACCEPTED: ")
+    assert line().startswith("certificate accepted: epsilon = ")
+    assert f"fl-shuffle verify {path} --ledger " in line()
     assert "has not been checked" in line("0" * 64)  # of another ledger, or of this one later
-    assert f"fl-shuffle verify {path} --ledger " in said
     path.write_text(text_of(certified["local"]), encoding="utf-8")
     assert "has not been checked" in line()
     false = deepcopy(certified["sum"])
     false["claim"]["epsilon"] = "0.001"
     path.write_text(text_of(false), encoding="utf-8")
-    assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("REFUSED: ")
+    assert verdict_of(path, book).startswith("REFUSED: ")
     assert "has not been checked" in line()
 
 

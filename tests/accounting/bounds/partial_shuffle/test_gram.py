@@ -20,13 +20,14 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import FINE
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
     LAMBDA,
     Swap,
+    choose_swap,
     excess,
     node_weights,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, cover
 from fl_shuffle.accounting.bounds.partial_shuffle.line import Line, Transform, bulk
 from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import worst_box
-from tests.accounting.bounds.partial_shuffle.gram_theorem import GW, G, stop_loss
+from tests.oracles import GW, G, gram_stop_loss
 
 # --- Lemmas 1 to 3 and the cover ----------------------------------------------------------------
 
@@ -45,8 +46,8 @@ def largest_violation(factor: float, count: int) -> float:
             continue
         a = math.exp(rng.uniform(0.0, 1.5))
         t = rng.normal(1.0 - a, 2.0, 8)
-        before = stop_loss((low[0, 0], low[1, 1], low[0, 1]), a, t)
-        after = stop_loss((u, w, x), a, t)
+        before = gram_stop_loss((low[0, 0], low[1, 1], low[0, 1]), a, t)
+        after = gram_stop_loss((u, w, x), a, t)
         worst = max(worst, float(np.max((before - after) / (1.0 + np.abs(1.0 - a - t)))))
     return worst
 
@@ -166,7 +167,7 @@ def test_no_stop_loss_is_below_the_true_one(nodes: Nodes) -> None:
         x, p, missing = law(tuple(np.array([g]) for g in one), a, nodes)
         t = rng.normal(1.0 - a, 1.0, 6)
         mine = np.maximum(x[0] - t[:, None], 0.0) @ p[0] + missing[0]
-        true = stop_loss(one, a, t)
+        true = gram_stop_loss(one, a, t)
         assert np.all(true - mine <= 1e-6 * (1e-3 + true))
         power = max(power, float(np.max((true - 0.85 * mine) / (1e-3 + true))))
         # The grid is above the law once more, but for what it says it leaves out.
@@ -351,3 +352,34 @@ def test_weights_of_the_nodes() -> None:
         weakened = max(weakened, true / float(other @ d))
     assert closest > 0.99
     assert weakened > 1.05
+
+
+def chernoff(terms: list[tuple[np.ndarray, int]], above: float) -> float:
+    """min over rates of E e^(rate (sum - above) - 1)/rate >= E(sum - above)_+, the sum of so many
+    independent copies of each of these functions of G[::20]."""
+    weights, logs = GW[::20] / GW[::20].sum(), []
+    for rate in np.geomspace(1e-3, 1e4, 300).tolist():
+        log = -rate * above - 1.0 - math.log(rate)
+        for x, count in terms:
+            top = rate * float(x.max())
+            log += count * (top + math.log(weights @ np.exp(rate * x - top)))
+        logs.append(log)
+    return math.exp(min(logs))
+
+
+@pytest.mark.parametrize("groups", [((0.4, 500), (0.6, 300)), ((0.05, 40),)])
+def test_what_the_swap_costs(groups: tuple[tuple[float, int], ...]) -> None:
+    """(A), (B) and (C) by quadrature: never less, were any of them forgotten, and not twice."""
+    local, a, g = 0.1, math.exp(0.05), G[::20]
+    swap = choose_swap(groups, local, a, 1.5, 1e-5)
+    assert swap is not None
+    z = [(np.exp(c * g - 0.5 * c * c), n) for c, n in groups]
+    w = [(np.minimum(each, swap.zeta), n) for each, n in z]
+    over = [n * float(GW[::20] @ np.maximum(each - swap.zeta, 0.0)) for each, n in z]
+    parts = [
+        local * chernoff([(-each, n) for each, n in w], -swap.m),
+        (local + a - 1.0) * sum(over) / float(GW[::20].sum()),
+        chernoff([(swap.alpha / (2.0 * swap.m) * (x - 1.0) ** 2, n) for x, n in w], swap.beta),
+    ]
+    whole = sum(parts) / swap.m
+    assert whole * (1.0 - 1e-3) <= swap.cost <= 2.0 * whole
