@@ -121,7 +121,7 @@ def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[
     folder = shlex.quote(str(place or summary["run_directory"]))
     lines = [f"! {summary['stopped_early']}"] if summary["stopped_early"] else []
     if summary["accuracy"] is not None:
-        lines.append(_entry("accuracy", f"{summary['accuracy']:.2%}", _tested(summary)))
+        lines.append(f"accuracy   {summary['accuracy']:<9.2%}{_tested(summary)}")
     if summary["columns"]:
         lines += _epsilons(summary)
     if summary["records_not_covered"]:
@@ -152,8 +152,8 @@ def _claim(summary: Mapping[str, Any]) -> str:
     return "proven" if column is None else str(column["status"])
 
 
-def _entry(name: str, value: str, text: str) -> str:
-    return f"{name:<11}{value:<9}{text}"
+def _entry(name: str, value: float | str | None, text: str) -> str:
+    return f"{name:<11}{number(value):<9}{text}"
 
 
 def _tested(summary: Mapping[str, Any]) -> str:
@@ -164,55 +164,51 @@ def _tested(summary: Mapping[str, Any]) -> str:
 def _epsilons(summary: Mapping[str, Any]) -> list[str]:
     """The reported epsilon, what others see, what an attack reaches, what was published."""
     # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
+    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
     from fl_shuffle.accounting.guarantee import proof_over_attack
     from fl_shuffle.accounting.rounds.trust import towards
 
-    summed = summary["release"] == "sum"
+    summed, headline = summary["release"] == "sum", summary["headline"]
     columns = {name: column["epsilon"] for name, column in summary["columns"].items()}
-    reported, local = summary["epsilon"], columns["local"]
-    median = (summary["epsilon_quantiles"][summary["headline"]] or {}).get("p50")
+    reported, local = float(summary["epsilon"]), columns["local"]
+    median = (summary["epsilon_quantiles"][headline] or {}).get("p50")
     middle = f" (median {number(median)})" if median is not None else ""
     whom = f"whoever sees {'only sums of reports' if summed else 'the shuffled reports'}"
     if summary["shuffler"] != "in-server":
         whom = towards(summary["release"], summary["shuffler"])
-    lines = [
-        _entry(
-            "epsilon",
-            number(reported),
-            f"{_claim(summary)} at delta {summary['delta']:g}, most exposed of "
-            f"{summary['clients']} clients{middle}, against {whom}",
-        )
-    ]
-    removed = summary.get("sum_epsilon_add_remove")  # no summary of version 0.1 has it
-    if summary["headline"] == "sum" and removed is not None:
-        from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
-
-        lines.append(_entry("  removed", number(removed), ADD_REMOVE_WORDS))
-    other, setting = ("proven", "reports") if summed else ("sum", "sum")
-    seen = "single reports are seen, shuffled" if summed else "only sums of reports are seen"
-    if columns[other] is not None and summary["headline"] != "local":
-        name = "  reports" if summed else "  sums"
-        text = f'proven, if {seen} (privacy.release = "{setting}")'
-        lines.append(_entry(name, number(columns[other]), text))
-    if summary["headline"] == "local":
-        lines.append(_entry("  proven", "-", "nothing: nobody checks what clients' training adds"))
-    elif hides_nobody(reported, local):
-        text = "a client's own noise alone: here shuffling hides nobody (too many noise scales or"
-        remedy = 'too few clients: budgets.levels, privacy.personalization = "clipping")'
-        lines.append(_entry("  local", number(local), f"{text} {remedy}"))
-    elif summary["shuffler"] == "in-server":
-        text = "proven, against whoever runs the server, which shuffles (privacy.shuffler)"
-        lines.append(_entry("  local", number(local), text))
+    other, setting, seen = "sum", "sum", "only sums of reports are seen"
+    if summed:
+        other, setting, seen = "proven", "reports", "single reports are seen, shuffled"
     attack = columns["sum_lower" if summed else "lower"]
-    if attack is not None:
-        ratio = proof_over_attack(None if reported is None else float(reported), float(attack))
-        gain = "" if ratio is None else f": a better proof gains at most {ratio:.3g} times"
-        lines.append(_entry("  attack", number(attack), f"reached for certain{gain}"))
-    # Of shuffled reports: with sums it stands in the rounds' lines alone.
-    if columns["gspa"] is not None and not summed:
-        text = "as published, sqrt(T) composition: no guarantee"
-        lines.append(_entry("  GSPA", number(columns["gspa"]), text))
-    return lines
+    ratio = None if attack is None else proof_over_attack(reported, float(attack))
+    gain = "" if ratio is None else f": a better proof gains at most {ratio:.3g} times"
+    alone, of_alone = local, "proven, against whoever runs the server, which shuffles"
+    of_alone += " (privacy.shuffler)"
+    if hides_nobody(reported, local):
+        of_alone = (
+            "a client's own noise alone: here shuffling hides nobody (too many noise scales or too "
+            'few clients: budgets.levels, privacy.personalization = "clipping")'
+        )
+    elif summary["shuffler"] != "in-server":
+        alone = None
+    entries = [
+        ("epsilon", reported, f"{_claim(summary)} at delta {summary['delta']:g}, most exposed of "
+                              f"{summary['clients']} clients{middle}, against {whom}"),
+        # No summary of version 0.1 has it.
+        ("  removed", summary.get("sum_epsilon_add_remove") if headline == "sum" else None,
+         ADD_REMOVE_WORDS),
+        ("  reports" if summed else "  sums", columns[other],
+         f'proven, if {seen} (privacy.release = "{setting}")'),
+        ("  local", alone, of_alone),
+        ("  attack", attack, f"reached for certain{gain}"),
+        # Of shuffled reports: with sums it stands in the rounds' lines alone.
+        ("  GSPA", None if summed else columns["gspa"],
+         "as published, sqrt(T) composition: no guarantee"),
+    ]  # fmt: skip
+    if headline == "local":
+        nothing = "nothing: nobody checks what clients' training adds"
+        return [_entry(*entries[0]), f"{'  proven':<11}{'-':<9}{nothing}"]
+    return [_entry(*entry) for entry in entries if entry[1] is not None]
 
 
 def hides_nobody(epsilon: float | str | None, local: float | str | None) -> bool:

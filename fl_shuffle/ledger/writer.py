@@ -56,17 +56,11 @@ class LedgerWriter:
         allowed = self._within_lifetime(round_number, participants)
         self._expected = int(np.count_nonzero(allowed))
         planned = self.accountant.preview(round_number, allowed)
-        if not self._expected:
-            spent = f"no client may take part in round {round_number}: lifetime budgets are spent"
-            self._stop(round_number, spent)
-            return None
-        if self._exceeds(planned):
-            self._stop(
-                round_number,
-                f"round {round_number} would bring the worst client's epsilon (column "
-                f"{planned.headline_column}) to {planned.headline:.6g}, above the target "
-                f"{self._target}",
-            )
+        too_much = self._too_much(planned, allowed)
+        if not self._expected or too_much:
+            spent = "no client may take part: lifetime budgets are spent"
+            why = f"it would cost {too_much}" if too_much else spent
+            self._stop(round_number, f"round {round_number} is not played: {why}")
             return None
         at_once = allowed if self._sequential else None
         self.ledger.reserve(round_number, self._expected, planned.headline, at_once)
@@ -78,17 +72,11 @@ class LedgerWriter:
         started = time.perf_counter()
         self.accountant.trust.require(round_number, int(np.count_nonzero(present)))
         spend = self.accountant.preview(round_number, present)
-        arrived = f"only {spend.n_reports} reports arrived in round {round_number}"
-        few = f"{arrived}; releasing them would cost "
-        if self._exceeds(spend):
-            self._stop(
-                round_number,
-                f"{few}{spend.headline:.6g} (column {spend.headline_column}), above the target "
-                f"{self._target}: thrown away",
-            )
-            return None
-        if self._over_lifetime(round_number, present).any():
-            self._stop(round_number, f"{few}a client more than its lifetime budget: thrown away")
+        too_much = self._too_much(spend, present)
+        if too_much:
+            arrived = f"only {spend.n_reports} reports arrived in round {round_number}"
+            why = f"{arrived}; releasing them would cost {too_much}: thrown away"
+            self._stop(round_number, why)
             return None
         counts, listed = self.accountant.class_counts(present), spend.columns["local"].epsilon
         self.ledger.record(spend, {i: int(counts[i]) for i in listed if counts[i]}, present)
@@ -126,8 +114,13 @@ class LedgerWriter:
         self.seconds += time.perf_counter() - started
         return columns
 
-    def _exceeds(self, spend: Spend) -> bool:
-        return self._target is not None and not spend.headline <= self._target
+    def _too_much(self, spend: Spend, present: Mask) -> str:
+        """Which budget this would exceed, in words; empty if none."""
+        if self._target is not None and not spend.headline <= self._target:
+            worst = f"{spend.headline:.6g} (column {spend.headline_column})"
+            return f"the worst client {worst}, above the target {self._target}"
+        over = self._over_lifetime(spend.round_number, present).any()
+        return "a client more than its lifetime budget" if over else ""
 
     def _within_lifetime(self, round_number: int, participants: Mask) -> Mask:
         if self._lifetime is None:
@@ -141,9 +134,8 @@ class LedgerWriter:
             allowed &= ~leaving
         out = int(participants.sum() - allowed.sum())
         if out:
-            self.ledger.note(
-                round_number, "lifetime", f"{out} clients have spent their lifetime budget"
-            )
+            spent = f"{out} clients have spent their lifetime budget"
+            self.ledger.note(round_number, "lifetime", spent)
         return allowed
 
     def _over_lifetime(self, round_number: int, present: Mask) -> Mask:

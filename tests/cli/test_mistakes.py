@@ -67,6 +67,7 @@ def test_what_clients_raise_is_counted_and_shown_where_asked_for(
     told = capsys.readouterr().err
     assert "0 usable reports arrived, below privacy.min_reports = 2" in told
     assert "(raised KeyError 'my own mistake': 12)" in told and "Traceback" not in told
+    assert "go on with: fl-shuffle simulate --resume" in told
     assert launch("loud", *settings, options=("--verbose",)) == 1
     assert "own_parts.py" in capsys.readouterr().err
 
