@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,13 @@ from fl_shuffle.sweeps.points import Point
 RUNS_TABLE = "runs.csv"
 TABLE = "table.csv"
 PAGE = "sweep.html"
+COSTS: dict[str, Callable[[RunView], float | None]] = {
+    "epsilon": lambda view: view.epsilon,
+    "sum_epsilon": lambda view: view.spent("sum"),
+    "local_epsilon": lambda view: view.spent("local"),
+    "lower_epsilon": lambda view: view.lower,
+}
+"""The epsilons of a combination, and what they are of a run."""
 
 
 class SweepResult:
@@ -83,23 +90,15 @@ class SweepResult:
         deviation of their accuracy (None with fewer than two), and the largest epsilon of any of
         them: the reported one, that towards whoever sees sums alone, the local one, and what the
         best computed attack reaches."""
-        groups: list[list[RunView]] = []
-        columns: dict[str, list[Any]] = {key: [] for key in self.settings}
+        rows = []
         for _, combined in groupby(self.sweep.points, lambda point: point.combination):
             points = list(combined)
-            groups.append([self.finished[point] for point in points if point in self.finished])
-            for key, value in points[0].settings.items():
-                columns[key].append(value)
-        accuracies = [mean_and_spread(view.measured("accuracy") for view in g) for g in groups]
-        return columns | {
-            "runs": [len(group) for group in groups],
-            "accuracy": [mean for mean, _ in accuracies],
-            "accuracy_sd": [spread for _, spread in accuracies],
-            "epsilon": [_largest(view.epsilon for view in group) for group in groups],
-            "sum_epsilon": [_largest(view.spent("sum") for view in group) for group in groups],
-            "local_epsilon": [_largest(view.spent("local") for view in group) for group in groups],
-            "lower_epsilon": [_largest(view.lower for view in group) for group in groups],
-        }
+            views = [self.finished[point] for point in points if point in self.finished]
+            mean, spread = mean_and_spread(view.measured("accuracy") for view in views)
+            row = {"runs": len(views), "accuracy": mean, "accuracy_sd": spread}
+            row |= {name: _largest(map(of, views)) for name, of in COSTS.items()}
+            rows.append({**points[0].settings, **row})
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     def write_tables(self) -> None:
         """Write runs.csv and table.csv into the sweep's folder."""

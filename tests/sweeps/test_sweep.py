@@ -50,6 +50,7 @@ def sweep(
     yield swept, events
 
 
+@pytest.mark.slow
 def test_every_run_is_what_it_would_be_alone(sweep: Swept, tmp_path: Path) -> None:
     result, _ = sweep
     point, swept = list(result.finished.items())[3]
@@ -149,6 +150,7 @@ def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
     assert spread is not None and spread.tolist() == [10.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
     def stop(event: SweepEvent) -> None:
         if event.round_number and len(seen) == 3:
