@@ -130,7 +130,9 @@ class Problem:
         self, name: str, sizes: list[int], seed: int = 0, *, module: nn.Module | None = None,
         radius: float = 0.0, clip: str = "record", norm: int = 2, **more: object,
     ) -> None:  # fmt: skip
-        self.module, shape = module or MODULES[name], IMAGES if name in NETWORKS else SHAPE
+        self.module = module or MODULES[name]
+        wide = (self.module.in_features,) if isinstance(self.module, nn.Linear) else SHAPE
+        shape = IMAGES if name in NETWORKS else wide
         options = {"records": ALWAYS_COMPILED * ("compiled" in name), **more}
         self.engine: GradientEngine = make_gradient_engine(
             self.module, shape=shape, clip=clip, norm=norm, **options
