@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config, shipped
+from fl_shuffle.configuration.reading import (
+    SECTIONS,
+    load_config,
+    parse_config,
+    resolve_config,
+    shipped,
+)
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import settings_of, texts_of
 from fl_shuffle.errors import ConfigError, FlShuffleError
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "run.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_every_field_has_a_text_a_check_and_a_valid_default() -> None:
@@ -29,98 +29,90 @@ def test_every_field_has_a_text_a_check_and_a_valid_default() -> None:
     assert parse_config({}) == Config() == parse_config(Config().to_dict())
 
 
-POOLED, SYSTEM = "[run]\nnoise = 'pooled'\n", "[run]\nentropy = 'system'\n"
-DISCRETE = "[privacy]\nrandomizer = 'discrete-laplace'\nunit = 'client'\n"
+POOLED = "run.noise=pooled"
+DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=system"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("settings", "line"),
     [
-        ("[privacy]\nclip_nrom = 1.0", ["clip_nrom", "clip_norm"]),
-        ("[privcy]\nclip_norm = 1.0", ["privcy", "privacy"]),
-        ("[run]\nrounds = 2.5", ["run.rounds", "2.5", "whole number"]),
-        ("[run]\nray_address = 'head:6379'", ["run.ray_address", "ray", "in-process"]),
-        ("[budgets]\nepsilon = 0.0", ["budgets.epsilon", "0.0"]),
-        ("[budgets]\ndelta = 0.0", ["budgets.delta", "Gaussian"]),
-        ("[privacy]\nunit = 'client'\nclip = 'record'", ["privacy.clip", "client"]),
-        ("[privacy]\nrandomizer = 'laplace'\ncalibration = 'classical'", ["calibration"]),
-        ("[privacy]\nunit='client'\ncalibration = 'as-published'", ["calibration", "record"]),
-        ("[budgets]\ndistribution = 'file'", ["budgets.file"]),
-        ("[budgets]\ndistribution = 'uniform'\nlow = 2.0\nhigh = 1.0", ["budgets.low"]),
-        ("[budgets]\nconservative_fraction = 0.9\nmoderate_fraction = 0.2", ["fraction"]),
-        ("[training]\nlocal_steps = 5", ["training.local_steps", "client"]),
+        ("privacy.clip_nrom=1", "unknown key in [privacy]: 'clip_nrom'; did you mean 'clip_norm'?"),
+        ("privcy.clip_norm=1", "unknown section: 'privcy'; did you mean 'privacy'?"),
+        ("run.rounds=2.5", "run.rounds = 2.5: must be a whole number in [1, 1000000]"),
+        ("run.rounds=nan", "run.rounds = nan: must be a whole number in [1, 1000000]"),
+        ("run.ray_address=head:1", "run.ray_address = 'head:1': is for run.engine = 'ray'"),
+        ("budgets.epsilon=0", "budgets.epsilon = 0: must be a finite number in (0, inf)"),
+        ("budgets.delta=0", "budgets.delta = 0.0: the Gaussian randomizer needs a value in (0, 1)"),
+        ("privacy.unit=client privacy.clip=record", "privacy.unit = 'client' must be auto or"),
+        ("privacy.randomizer=laplace privacy.calibration=classical", "is a Gaussian formula"),
+        ("privacy.unit=client privacy.calibration=as-published", "set privacy.unit = 'record'"),
+        ("budgets.distribution=file", "budgets.file = '': is missing"),
+        ("budgets.distribution=uniform budgets.low=2", "budgets.low = 2.0: must be <= high = 1"),
         (
-            "[training]\nschedule = 'sequential'\n[server]\nweights = 'inverse-variance'",
-            ["weights"],
+            "budgets.distribution=groups budgets.conservative_fraction=0.9",
+            "budgets.moderate_fraction = 0.37: must be at most 1 with",
+        ),
+        ("training.local_steps=5", "training.local_steps = 5: several local steps"),
+        (
+            "training.schedule=sequential server.weights=inverse-variance",
+            "server.weights = 'inverse-variance': a sequential schedule applies",
         ),
         (
-            "[privacy]\nrelease = 'sum'\n[training]\nschedule = 'sequential'",
-            ["training.schedule", "privacy.release = 'sum'", "only `local` holds"],
+            "privacy.release=sum training.schedule=sequential",
+            "training.schedule = 'sequential': with privacy.release = 'sum' must be aggregate",
         ),
         (
-            "[privacy]\nrelease = 'sum'\n[server]\nanalyzer = 'mine:median'",
-            ["server.analyzer", "privacy.release = 'sum'", "single reports"],
+            "privacy.release=sum server.analyzer=mine:median",
+            "server.analyzer = 'mine:median': with privacy.release = 'sum' must be mean",
         ),
-        ("[privacy]\nrelease = 'sum'\nmin_reports = 1", ["privacy.min_reports", "at least 2"]),
-        ("[data]\nclients = 1", ["data.clients = 1", "min_reports = 2", "min_reports = 1"]),
+        ("privacy.release=sum privacy.min_reports=1", "'sum' must be at least 2: a sum of one"),
+        ("data.clients=1", "data.clients = 1: is below privacy.min_reports = 2, so no round"),
+        ("privacy.assumed_honest=1.0", "(a share); leave it out where all clients are"),
+        ("privacy.assumed_honest=51", "must be at most the number of clients, 50"),
         (
-            "[data]\nclients = 1\n[privacy]\nrelease = 'sum'",
-            ["data.clients = 1: is below privacy.min_reports = 2", "raise data.clients"],
+            "privacy.assumed_honest=0.5 training.schedule=sequential",
+            "privacy.assumed_honest = 0.5: changes nothing in a sequential schedule",
         ),
-        ("[privacy]\nassumed_honest = 1.0", ["privacy.assumed_honest", "leave it out"]),
-        ("[privacy]\nassumed_honest = 51", ["privacy.assumed_honest", "number of clients, 50"]),
+        ("privacy.randomizer=declared", "privacy.randomizer = 'declared': needs"),
+        (f"{POOLED} run.entropy=system", "run.noise = 'pooled': makes no reports, and run.entropy"),
+        (f"{POOLED} training.schedule=sequential", "training.schedule = 'sequential' applies"),
+        (f"{POOLED} app.server=own:app", "app.server = 'own:app' is your own and expects"),
+        (f"{DISCRETE} run.entropy=seeded", "run.entropy = 'seeded' draws noise that is no secret"),
+        (f"{DISCRETE} run.device=cuda", "run.device = 'cuda' has no such sampler"),
         (
-            "[privacy]\nassumed_honest = 0.5\n[training]\nschedule = 'sequential'",
-            ["privacy.assumed_honest", "sequential", "leave it out"],
+            f"{DISCRETE} privacy.unit=record",
+            "privacy.clip = 'record' bounds no norm of whole steps",
         ),
-        (POOLED + "entropy = 'system'", ["run.noise", "run.entropy = 'system'", "per-report"]),
-        (POOLED + "[training]\nschedule = 'sequential'", ["training.schedule = 'sequential'"]),
-        (POOLED + "[app]\nserver = 'own:app'", ["run.noise", "app.server = 'own:app'"]),
-        (DISCRETE + "[run]\nentropy = 'seeded'", ["draws noise that is no secret"]),
-        (DISCRETE + SYSTEM + "device = 'cuda'", ["has no such sampler"]),
-        (DISCRETE.replace("client", "record") + SYSTEM, ["bounds no norm of whole steps"]),
-        (DISCRETE + "calibration = 'classical'\n" + SYSTEM, ["is for continuous noise"]),
-        (DISCRETE + "personalization = 'clipping'\n" + SYSTEM, ["for continuous noise"]),
-        (DISCRETE + SYSTEM + "[server]\nweights = 'inverse-variance'", ["leaves the grid"]),
-        ("run = 3", ["[run]", "table"]),
-        ("[run\nrounds = 3", ["not valid TOML"]),
+        (f"{DISCRETE} privacy.calibration=classical", "'classical' is for continuous noise"),
+        (f"{DISCRETE} privacy.personalization=clipping", "is calibrated for continuous noise"),
+        (f"{DISCRETE} server.weights=inverse-variance", "'inverse-variance' leaves the grid"),
+        ("run.rounds", "must look like section.key=value"),
+        ("rounds=3", "must look like section.key=value"),
+        ("run.=3", "must look like section.key=value"),
     ],
 )
-def test_bad_input_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_bad_input_is_named(settings: str, line: str) -> None:
     with pytest.raises(FlShuffleError) as caught:
-        load_config(write(tmp_path, text))
-    for word in words:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
+        resolve_config({}, settings.split())
+    assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_missing_and_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(FlShuffleError, match="does not exist"):
-        load_config(tmp_path / "none.toml")
-    with pytest.raises(FlShuffleError, match="cannot be read"):
-        load_config(tmp_path)
-    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
-    with pytest.raises(FlShuffleError, match="cannot be read"):
-        load_config(tmp_path / "latin.toml")
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    for content, told in (
+        (b"# caf\xe9\n", "cannot be read"),
+        (b"run = 3", r"\[run\] must be a table"),
+        (b"[run\nrounds = 3", "not valid TOML"),
+    ):
+        (tmp_path / "run.toml").write_bytes(content)
+        with pytest.raises(FlShuffleError, match=told):
+            load_config(tmp_path / "run.toml")
 
 
-def test_overrides_are_typed_like_toml_and_applied_in_order(tmp_path: Path) -> None:
-    path = write(tmp_path, "[run]\nrounds = 3\n")
-    config = load_config(
-        path,
-        ["run.rounds=5", "run.rounds=7", "budgets.distribution=unif2", "model.hidden=[8, 4]",
-         "model.kind=mlp", "server.averaging=0.5"],
-    )  # fmt: skip
-    assert config.run.rounds == 7
-    assert config.budgets.distribution == "unif2"
+def test_overrides_are_typed_like_toml_and_applied_in_order() -> None:
+    given = "run.rounds=5 run.rounds=7 budgets.distribution=unif2 model.hidden=[8,4] model.kind=mlp"
+    config = resolve_config({"run": {"rounds": 3}}, given.split())
+    assert (config.run.rounds, config.budgets.distribution) == (7, "unif2")
     assert config.model.hidden == (8, 4)
-    assert config.server.averaging == 0.5
-
-
-@pytest.mark.parametrize("override", ["run.rounds", "rounds=3", "run.=3"])
-def test_malformed_overrides(tmp_path: Path, override: str) -> None:
-    with pytest.raises(FlShuffleError, match="section.key=value"):
-        load_config(write(tmp_path, ""), [override])
 
 
 def test_every_shipped_configuration_is_called_by_its_name(

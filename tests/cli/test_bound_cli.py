@@ -27,27 +27,6 @@ def test_json_is_exactly_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.0792072 < value["epsilon"] < 0.081
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--epsilon0", "1", "--clients", "0", "--delta", "1e-6"], "clients = 0"),
-        ([*QUERY, "--delta", "1e-6", "--method", "blanket"], "needs a randomizer"),
-        ([*QUERY, "--delta", "1e-6", "--budgets", "/no/such.csv"], "does not exist"),
-        ([*SUMS, "--clients", "1000", "--assumed-honest", "1001"], "number of reports, 1000"),
-        ([*SUMS, "--epsilon", "1", "--solve-for", "clients", "--assumed-honest", "9"], "a share"),
-        ([*KRR, "--epsilon", "1", "--solve-for", "delta"], "--epsilon without --delta"),
-    ],
-)
-def test_bad_input_is_one_line_and_code_two(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bound", *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
-
-
 @pytest.mark.parametrize("method", ["proven", "sum"])
 def test_every_answer_says_what_it_assumes(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = SUMS if method.startswith("sum") else [*GAUSSIAN, "--delta", "1e-6"]

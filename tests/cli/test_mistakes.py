@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -21,6 +22,15 @@ from tests.small_federation import Launch, launch, small, summary
 __all__ = ["launch", "small"]
 
 OWN = "tests.cli.own_parts"
+SUMS = "bound --randomizer gaussian --epsilon0 2 --delta0 1e-5 --release sum --delta 1e-6"
+
+
+def code_of(words: list[str]) -> int:
+    """The exit code of a command, however it ends."""
+    try:
+        return main(words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -31,29 +41,22 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("setting", "words"),
     [
-        (["budgets.epsilon=2"], "budgets.epsilon = 2.0 has no effect with budgets.distribution = "),
-        (["run.supernodes=x.csv"], "run.supernodes = 'x.csv' has no effect: a simulation has no"),
-        ([f"data.source={OWN}:lists"], "Records.train_images is a list; it must be a NumPy array"),
-        ([f"model.kind={OWN}:lazy"], "parameter weight is lazy, and its size unknown; use layers"),
-        (["data.features=os:getcwd"], "data.features = 'os:getcwd' returned str without 'fit'"),
-        ([f"data.features={OWN}:one_argument"], "cannot be called with data.feature_options = {}"),
-        (
-            [f"data.features={OWN}:TextFeatures"],
-            "transform returned str; it must return a float32 NumPy array with 1428 rows",
-        ),
-        (
-            ["app.server=os:getcwd"],
-            "app.server = 'os:getcwd': it must be a function of (grid, context)",
-        ),
+        ("budgets.epsilon=2", "budgets.epsilon = 2.0 has no effect with budgets.distribution = "),
+        ("run.supernodes=x.csv", "run.supernodes = 'x.csv' has no effect: a simulation has no"),
+        (f"data.source={OWN}:lists", "Records.train_images is a list; it must be a NumPy array"),
+        (f"model.kind={OWN}:lazy", "parameter weight is lazy, and its size unknown; use layers"),
+        ("data.features=os:getcwd", "data.features = 'os:getcwd' returned str without 'fit'"),
+        (f"data.features={OWN}:one_argument", "cannot be called with data.feature_options = {}"),
+        (f"data.features={OWN}:TextFeatures", "returned str; it must return a float32 NumPy array"),
+        ("app.server=os:getcwd", "'os:getcwd': it must be a function of (grid, context)"),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_setting_that_cannot_work_is_one_line(
-    launch: Launch, capsys: pytest.CaptureFixture[str], settings: list[str], words: str
+    launch: Launch, capsys: pytest.CaptureFixture[str], setting: str, words: str
 ) -> None:
-    assert launch("run", *settings) == 2
+    assert launch("run", setting) == 2
     assert words in said(capsys)
 
 
@@ -144,35 +147,6 @@ def test_an_analyzer_is_tried_before_a_round_is_paid_for(
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[1, 2]", "config.json holds no table of sections: it is damaged"),
-        ("[" * 50_000, "config.json is nested too deeply"),
-        ('{"run": 3}', "[run] must be a table"),
-    ],
-)
-def test_a_damaged_configuration_is_one_line(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    assert main(["simulate", str(tmp_path), "--out", str(tmp_path / "new")]) == 2
-    assert words in said(capsys)
-
-
-@pytest.mark.parametrize(
-    ("setting", "option"),
-    [
-        ("budgets.distribution=constant", ["--budgets", "own.csv"]),
-    ],
-)
-def test_one_setting_given_in_two_ways_is_refused(
-    setting: str, option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", "--set", setting, *option]) == 2
-    assert f"--set {setting}: {option[0]} says the same; drop one of them" in said(capsys)
-
-
 def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_path: Path) -> None:
     """The file's own `low` and `high` are not read any more; the run goes on and says so."""
     assert launch("run", "budgets.distribution=constant", "budgets.epsilon=2", "run.rounds=1") == 0
@@ -186,56 +160,31 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["simulat"], "no command 'simulat'; did you mean 'simulate'?; see fl-shuffle --help"),
+        ("simulat", "no command 'simulat'; did you mean 'simulate'?; see fl-shuffle --help"),
+        ("simulate --ronds 3", "unrecognized arguments: --ronds; did you mean '--rounds'?"),
+        ("bound --epsilon_0=1", "--epsilon_0=1; did you mean '--epsilon0'?; see fl-shuffle bound"),
+        ("verify claim.json ''", "unrecognized arguments: ; see fl-shuffle verify --help"),
+        ("--quick", "no option '--quick' without a command; see fl-shuffle --help"),
+        ("settings run.ronds", "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
+        ("new 1st", "NAME = '1st': must begin with a letter and hold letters, digits, - and _"),
+        ("new numpy", "NAME = 'numpy': there is a Python module 'numpy' already"),
+        ("bound --clients 1.5", "argument --clients: must be a whole number, not '1.5'"),
+        ("bound --assumed-honest x", "must be a count or a share, as 500 or 0.8, not 'x'"),
+        ("bound --epsilon0 1 --clients 0 --delta 1e-6", "clients = 0: must be a whole number in"),
+        ("bound --epsilon0 1 --clients 9 --delta nan", "delta = nan: must be a finite number in"),
+        ("bound --epsilon0 1 --clients 9 --delta .1 --method blanket", "needs a randomizer"),
+        ("bound --clients 9 --delta .1 --budgets /no.csv", "budgets file /no.csv does not exist"),
+        (f"{SUMS} --clients 9 --assumed-honest 10", "must be at most the number of reports, 9"),
+        (f"{SUMS} --epsilon 1 --solve-for clients --assumed-honest 9", "give a share of them"),
+        ("bound --epsilon 1 --solve-for delta", "--epsilon without --delta asks for it"),
         (
-            ["simulate", "--ronds", "3"],
-            "unrecognized arguments: --ronds; did you mean '--rounds'?",
+            "simulate --set budgets.distribution=constant --budgets own.csv",
+            "--set budgets.distribution=constant: --budgets says the same; drop one of them",
         ),
-        (
-            ["bound", "--epsilon_0=1"],
-            "--epsilon_0=1; did you mean '--epsilon0'?; see fl-shuffle bound",
-        ),
-        (["verify", "claim.json", ""], "unrecognized arguments: ; see fl-shuffle verify --help"),
-        (["--quick"], "no option '--quick' without a command; see fl-shuffle --help"),
-        (["settings", "run.ronds"], "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
-        (["bound", "--clients", "1.5"], "argument --clients: must be a whole number, not '1.5'"),
-        (["bound", "--assumed-honest", "x"], "must be a count or a share, as 500 or 0.8, not 'x'"),
     ],
-    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
-def test_the_nearest_command_option_or_setting_is_named(
-    capsys: pytest.CaptureFixture[str], words: list[str], line: str
+def test_what_is_mistyped_or_said_twice_is_named(
+    capsys: pytest.CaptureFixture[str], words: str, line: str
 ) -> None:
-    try:
-        code = main(words)
-    except SystemExit as left:
-        code = int(str(left.code))
-    assert code == 2
+    assert code_of(shlex.split(words)) == 2
     assert line in said(capsys)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["simulate", "a\0b"],
-        ["simulate", "--set", "budgets.distribution=file", "--set", "budgets.file='a\\u0000b'"],
-        ["report", "a\0b"],
-        ["sweep", "--resume", "a\0b"],
-        ["shuffler", "serve", "a\0b"],
-        ["verify", "a\0b"],
-        ["new", "a\0b"],
-    ],
-    ids=lambda words: " ".join(words).replace("\0", "NUL").replace("\\u0000", "NUL"),
-)
-def test_a_name_with_a_nul_character_is_one_line(
-    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = main([word.replace("\\u0000", "\0") for word in words])
-    except SystemExit as ended:
-        code = ended.code  # type: ignore[assignment]
-    assert code == 2
-    assert said(capsys)
-    assert not list(tmp_path.iterdir())

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.cli import main
+from tests.cli.test_mistakes import code_of
 
 FILES = {
     "deep.toml": "x = " + "[" * 50_000,
     "long.toml": "[run]\nseed = " + "9" * 5000,
     "binary.toml": "\0\1\2",
+    "list/config.json": "[1, 2]",
+    "deep/config.json": "[" * 50_000,
+    "number/config.json": '{"run": 3}',
     "budgets.csv": "client_id,epsilon,delta\n" + "9" * 5000 + ",1,1\n",
 }
 ODD = ("/proc/x", "/dev/null")
@@ -21,7 +24,7 @@ NEW = ["--quiet", "--out", "run", "--rounds", "1"]
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["simulate", name, *NEW] for name in FILES if name.endswith(".toml")),
+        *(["simulate", name.removesuffix("/config.json"), *NEW] for name in FILES),
         *(["simulate", name, *NEW] for name in ("folder.toml", "none.toml", "/dev/zero")),
         *(
             ["simulate", "--set", setting, *NEW]
@@ -35,8 +38,10 @@ NEW = ["--quiet", "--out", "run", "--rounds", "1"]
         *(["simulate", "--resume", name] for name in ("/proc", ".")),
         *(["report", name] for name in ("/proc", ".")),
         ["bound", "--matrix", "/dev/zero", "--clients", "9", "--delta", "1e-6"],
+        *([*words, "a\0b"] for words in (["simulate"], ["report"], ["sweep", "--resume"],
+                                         ["shuffler", "serve"], ["verify"], ["new"])),
     ],
-    ids=lambda arguments: " ".join(arguments)[:50].replace("\0", ""),
+    ids=lambda arguments: " ".join(arguments)[:50].replace("\0", "NUL"),
 )  # fmt: skip
 def test_it_is_one_line(
     arguments: list[str],
@@ -46,11 +51,9 @@ def test_it_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     Path("folder.toml").mkdir()
-    try:
-        code = main(arguments)
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    assert code == 2
+    assert code_of(arguments) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not Path("run").exists()

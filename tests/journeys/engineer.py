@@ -6,8 +6,6 @@ of one's own, written by `fl-shuffle new` and played as it stands.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,62 +19,52 @@ from torch import nn
 
 def network(input_shape, classes):
     """A small convolution over pictures of 8 x 8."""
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1),
-        nn.GroupNorm(2, 4),
-        nn.ReLU(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, classes),
-    )
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.AvgPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, classes))
 '''
+CONFIG = """
+run = { rounds = 8, seed = 1 }
+model = { kind = "my_parts:network" }
+privacy = { unit = "client", clip_norm = 1.0, release = "sum" }
+budgets = { distribution = "file", file = "budgets.csv" }
+server = { optimizer = "momentum", learning_rate = 0.5 }
+
+[data]
+source = "files"
+root = "pictures"
+source_options = { classes = 2 }
+partition = "natural"
+clients = 120
+features = "none"
+"""
 
 
 def write_silos(folder: Path, silos: int) -> None:
     """One file a hospital, of unequal sizes, and a public test file: bright halves of pictures."""
     draw = np.random.default_rng(7)
 
-    def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
+    def write(name: str, count: int) -> None:
         labels = draw.integers(0, 2, count)
         images = draw.normal(0.0, 0.3, (count, 1, 8, 8)).astype(np.float32)
         images[labels == 0, :, :4] += 1.0
         images[labels == 1, :, 4:] += 1.0
-        return images, labels
+        np.savez(folder / f"{name}.npz", x=images, y=labels)
 
     (folder / "train").mkdir(parents=True)
     for silo in range(silos):
-        images, labels = pictures(3 + silo % 5)
-        np.savez(folder / "train" / f"hospital-{silo:03}.npz", x=images, y=labels)
-    images, labels = pictures(200)
-    np.savez(folder / "test.npz", x=images, y=labels)
+        write(f"train/hospital-{silo:03}", 3 + silo % 5)
+    write("test", 200)
 
 
 def main() -> None:
     silos = 120
     write_silos(Path("pictures"), silos)
     Path("my_parts.py").write_text(NETWORK, encoding="utf-8")
-    sys.path.insert(0, os.getcwd())
+    Path("silos.toml").write_text(CONFIG, encoding="utf-8")
     budgets = [f"{client},{4.0 if client % 4 else 8.0},1e-6" for client in range(silos)]
-    Path("budgets.csv").write_text(
-        "client_id,epsilon,delta\n" + "\n".join(budgets) + "\n", encoding="utf-8"
-    )
-    result = fs.simulate(
-        {
-            "run": {"rounds": 8, "seed": 1},
-            "data": {
-                "source": "files",
-                "root": "pictures",
-                "source_options": {"classes": 2},
-                "partition": "natural",
-                "clients": silos,
-                "features": "none",
-            },
-            "model": {"kind": "my_parts:network"},
-            "privacy": {"unit": "client", "clip_norm": 1.0, "release": "sum"},
-            "budgets": {"distribution": "file", "file": "budgets.csv"},
-            "server": {"optimizer": "momentum", "learning_rate": 0.5},
-        }
-    )
+    lines = "\n".join(["client_id,epsilon,delta", *budgets, ""])
+    Path("budgets.csv").write_text(lines, encoding="utf-8")
+    result = fs.simulate("silos.toml")
     assert result.accuracy is not None and result.accuracy > 0.6, result.accuracy
     bills = [result.ledger.client(client) for client in range(silos)]
     assert bills[0].epsilon0 == 8.0 and bills[1].epsilon0 == 4.0

@@ -40,13 +40,8 @@ def main() -> None:
     assert all(row["runs"] == "2" for row in rows), rows
     page = Path("sweep/sweep.html").read_text(encoding="utf-8")
     assert "<svg" in page and "epsilon" in page
-
-    # A larger budget costs more, at every clipping length.
-    swept = fs.sweep(
-        overrides={"data.clients": 100, "run.rounds": 1, "budgets.low": 0.5},
-        grid={"budgets.high": [1.0, 1.5]},
-    )
-    assert swept.table["epsilon"][0] < swept.table["epsilon"][1], swept.table
+    # A larger budget costs more.
+    assert float(rows[0]["epsilon"]) < float(rows[2]["epsilon"]), rows
 
     typed(
         "fl-shuffle bound --randomizer gaussian --clients 1000 --rounds 3 --epsilon 1 --delta 1e-6 "
@@ -55,11 +50,10 @@ def main() -> None:
     found = fs.compare(
         randomizer="gaussian", epsilon0=1.0, delta0=1e-6, clients=1000, delta=1e-6, unit="client"
     )
-    values = {
-        name: answer.epsilon for name, answer in found.items() if isinstance(answer, fs.Guarantee)
-    }
+    proven, attack = found["proven"], found["attack"]
     # Bounds that know epsilon0 alone cannot speak of Gaussian noise with this delta0; ours does.
-    assert math.isfinite(values["proven"]) and values["attack"] <= values["proven"], values
+    assert isinstance(proven, fs.Guarantee) and isinstance(attack, fs.Guarantee), found
+    assert attack.epsilon <= proven.epsilon < math.inf, found
     print("researcher: done")
 
 

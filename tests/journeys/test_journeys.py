@@ -17,14 +17,10 @@ HERE = Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["researcher", "engineer", "officer"])
 def test_the_way_is_open(who: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(HERE / f"{who}.py")]
     done = subprocess.run(
-        [sys.executable, str(HERE / f"{who}.py")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(f"{who}: done\n")

@@ -59,22 +59,6 @@ def test_its_own_test_passes_and_it_learns(app: Path) -> None:
     assert (app / "my_hospitals" / "task.py").is_file()
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("1st", "must begin with a letter"), ("numpy", "already"), ("taken", "exists")],
-)  # fmt: skip
-def test_names_that_cannot_be_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    name: str, why: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "taken").mkdir()
-    assert main(["new", name]) == 2
-    said = capsys.readouterr().err
-    assert why in said and said.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
 @pytest.fixture
 def app_in_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Another name than that of the app that other tests have imported.
