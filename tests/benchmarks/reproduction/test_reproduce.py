@@ -1,7 +1,10 @@
-"""scripts/reproduce: every analytic target in fast mode, resumption, and the generated page."""
+"""scripts/reproduce: targets in fast mode, resumption, and what is published under
+docs/reproduction and in the README: one accounting, today's settings."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,25 @@ from benchmarks.reproduction import (
     chen2024_gspa,
     chen2024_renyi,
     command,
+    publish,
     su2025,
+    training,
+    training_runs,
 )
-from benchmarks.reproduction.core import Options, Result, Settings, Target, all_targets, execute
-from benchmarks.tables import read_csv
+from benchmarks.reproduction.core import (
+    Options,
+    Result,
+    Settings,
+    Target,
+    all_targets,
+    execute,
+    finished,
+)
+from benchmarks.tables import read_csv, write_csv
+from fl_shuffle.errors import NotApplicableError
+from tests.repository import ROOT
+
+PUBLISHED = ROOT / publish.FOLDER
 
 
 def run_fast(name: str, out: Path) -> dict[str, list[Any]]:
@@ -110,3 +128,83 @@ def test_finished_targets_are_skipped_until_something_changes(
     assert runs == [False, False, False, True]
     page = (tmp_path / "README.md").read_text()
     assert "| 7 \\| 8 | 7 \\| 8 | fast True, 25% to 50% |" in page and "](toy/plot.png)" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("mnist-record-level", "accuracy"),
+        ("chen2024-gspa-table-3", "table3"),
+        ("chen2024-renyi-table-2", "table2"),
+    ],
+)
+def test_every_number_comes_from_a_run_directory(name: str, table: str, tmp_path: Path) -> None:
+    options, target = Options(tmp_path, fast=True), all_targets()[name]
+    entry = execute(target, options)
+    assert finished(target, options) is not None
+    # The page must never pass the small data off as MNIST.
+    assert "digits" in entry["reproduction"]
+    summaries = (tmp_path / "runs").glob("*/summary.json")
+    found = {json.loads(path.read_text())["accuracy"] for path in summaries}
+    for row in read_csv(tmp_path / name / f"{table}.csv"):
+        assert float(row.get("lowest", row["accuracy"])) in found
+
+
+@pytest.mark.slow
+def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) -> None:
+    options = Options(tmp_path)
+    small = ("data.source='digits'", "data.clients=20", "data.records=30", "run.rounds=2",
+             training_runs.FAST_HOG)  # fmt: skip
+    run = training_runs.train(options, "mnist_record_unif2", *small)
+    counted = training_runs.accounted_epsilons(options, "mnist_record_unif2", *small)
+    assert set(counted) == {"proven", "sum", "local", "lower", "gspa"}
+    for name, epsilon in counted.items():
+        assert run.summary["columns"][name]["epsilon"] == pytest.approx(epsilon, rel=1e-9)
+    assert counted["sum"] < 0.5 * counted["proven"]
+    fast = training_runs.accounted_epsilons(Options(tmp_path, fast=True), "mnist_clients")
+    assert fast["sum"] < fast["local"]
+
+
+@pytest.mark.parametrize("column", ["proven epsilon", "lower bound", "published epsilon (GSPA)"])
+def test_tables_that_disagree_are_not_published(tmp_path: Path, column: str) -> None:
+    for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL, publish.EPSILONS):
+        (tmp_path / path.parent).mkdir()
+        shutil.copyfile(PUBLISHED / path, tmp_path / path)
+    assert publish.expectations(tmp_path) in (ROOT / "README.md").read_text()
+    rows = read_csv(tmp_path / publish.CLIENT_LEVEL)
+    rows[-1][column] = "0.3"
+    write_csv(tmp_path / publish.CLIENT_LEVEL, rows)
+    with pytest.raises(NotApplicableError, match=r"is 0\.3 in one table.*recount"):
+        publish.expectations(tmp_path)
+
+
+@pytest.mark.slow
+def test_published_epsilons_are_the_present_accountants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A copy of what is published, two configurations of it, counted again: nothing may change.
+    monkeypatch.setattr(
+        training, "RECORD", {"mnist_record_mixed": training.RECORD["mnist_record_mixed"]}
+    )
+    monkeypatch.setattr(training, "CLIENTS", {0.5: training.CLIENTS[0.5]})
+    options = Options(tmp_path, measured=PUBLISHED)
+    for name in (path.parent.name for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL)):
+        execute(all_targets()[name], options)
+    for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL):
+        (row,) = read_csv(tmp_path / path)
+        (published,) = (
+            each
+            for each in read_csv(PUBLISHED / path)
+            if each["configuration"] == row["configuration"]
+        )
+        for key, value in row.items():
+            assert value == published[key] or float(value) == pytest.approx(float(published[key]))
+
+
+def test_the_published_results_have_the_present_settings() -> None:
+    options = Options(PUBLISHED)
+    for target in all_targets().values():
+        assert finished(target, options) is not None, f"{target.name}: run it and publish again"
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    assert size < 3_000_000
