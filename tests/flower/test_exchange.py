@@ -23,23 +23,21 @@ class Grid:
     def __init__(self, now: list[float], never: set[int]) -> None:
         self.now, self.never = now, never
         self.waiting: dict[str, tuple[float, Message]] = {}
-        self.pushed: list[Message] = []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        found = [stamp(message) for message in messages]
-        self.pushed += found
-        for message in found:
-            self.waiting[message.metadata.message_id] = (self.now[0], message)
-        return [message.metadata.message_id for message in found]
+        pushed = {stamp(each).metadata.message_id: (self.now[0] + 1.0, each) for each in messages}
+        # Who is still at work when nobody waits any more throws it away.
+        assert all(message.metadata.ttl == TIMEOUT for _, message in pushed.values())
+        self.waiting |= pushed
+        return list(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        done = [
-            name
-            for name in message_ids
-            if self.waiting[name][0] + 1.0 <= self.now[0]
-            and self.waiting[name][1].metadata.dst_node_id not in self.never
+        asked = [self.waiting[name] for name in message_ids]
+        return [
+            Message(RecordDict(), reply_to=message)
+            for due, message in asked
+            if due <= self.now[0] and message.metadata.dst_node_id not in self.never
         ]
-        return [Message(RecordDict(), reply_to=self.waiting.pop(name)[1]) for name in done]
 
 
 @pytest.mark.parametrize("slow", [set(), {3}, {2, 9}])
@@ -62,5 +60,3 @@ def test_slow_nodes_cost_one_timeout_and_nobody_else(
     exchange(grid, asked, took, window=4, timeout=TIMEOUT)  # type: ignore[arg-type]
     assert sorted(taken) == sorted(set(range(1, 13)) - slow)
     assert now[0] <= (TIMEOUT if slow else 6.0) + LONGEST_POLL_SECONDS
-    # Who is still at work when nobody waits any more throws it away.
-    assert all(message.metadata.ttl == TIMEOUT for message in grid.pushed)

@@ -53,11 +53,6 @@ def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:
     assert float(found.mean()) == pytest.approx(15.0, abs=0.05 * float(plan.scale.max()) * 8)
     variance = 5.0 * float(np.sum(np.square(plan.scale)))
     assert float(found.var()) == pytest.approx(variance, rel=0.02)
-    one = task_of(configured()).plan.noise_of_mean(27)
-    base = configured().to_dict()
-    base["privacy"]["reports_per_round"] = 4
-    four = task_of(parse_config(base)).plan.noise_of_mean(27)
-    assert one is not None and four == pytest.approx(one / 2.0)
 
 
 def test_a_sequential_schedule_has_one_report_a_round() -> None:

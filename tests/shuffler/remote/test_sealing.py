@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.shuffler.remote.agreement import (
@@ -68,12 +66,6 @@ def test_no_byte_can_be_changed_and_none_left_out_or_added() -> None:
             open_sealed(each, PRIVATE, RUN.info(7))
 
 
-@given(st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
-def test_nonsense_is_no_report(data: bytes) -> None:
-    assert opened_report(data, PRIVATE, RUN, 7) is None
-
-
 def test_absurd_agreements_are_refused() -> None:
     for wrong in (
         {"run": "0f" * 15}, {"run": "0F" * 16}, {"release": "all"}, {"clients": 0},
@@ -90,7 +82,8 @@ def test_what_is_off_the_grid_or_too_large_is_no_report() -> None:
         report[1] = bad
         sealed = seal(report_as_bytes(report), PUBLIC, RUN.info(7))
         assert opened_report(sealed, PRIVATE, RUN, 7) is None
-    assert opened_report(seal(bytes(8), PUBLIC, RUN.info(7)), PRIVATE, RUN, 7) is None
+    for nonsense in (seal(bytes(8), PUBLIC, RUN.info(7)), b"", bytes(300), sealed_report()[:-1]):
+        assert opened_report(nonsense, PRIVATE, RUN, 7) is None
 
 
 # RFC 9180, appendix A.2.1: base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305,
