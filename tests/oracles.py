@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import mpmath as mp
@@ -117,14 +117,12 @@ def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
     return worst
 
 
-def worst_divergence(matrix: Matrix, n: int, epsilon: float) -> float:
+def worst_curve(matrix: Matrix, n: int) -> Callable[[float], float]:
     """The same of n clients with one randomizer: the others' order does not matter."""
-    worst = 0.0
+    pairs: list[tuple[Histogram, Histogram]] = []
     for others in itertools.combinations_with_replacement(matrix, n - 1):
-        laws = [shuffled_law([own, *others]) for own in matrix]
-        for a, b in itertools.permutations(laws, 2):
-            worst = max(worst, hockey_stick(a, b, epsilon))
-    return worst
+        pairs += itertools.permutations([shuffled_law([own, *others]) for own in matrix], 2)
+    return lambda epsilon: max(hockey_stick(a, b, epsilon) for a, b in pairs)
 
 
 def clone_pair(epsilon0: float, n: int, printed: bool = False):

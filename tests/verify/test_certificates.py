@@ -55,23 +55,15 @@ def test_what_is_written_is_accepted_and_nothing_less(
         ("sum", ("claim", "unit"), "household"),
         ("sum", ("claim", "kind"), "local"),
         ("sum", ("assumptions",), []),
-        ("sum", ("facts", "rounds", 0, "sensitivity"), "-0.1"),
-        ("sum", ("facts", "rounds", 0, "others", 1, "count"), "39"),
         ("sum", ("facts", "rounds", 0, "grid"), "0.3"),
-        ("local", ("facts", "rounds", 0, "times"), "4"),
-        ("convex", ("facts", "rounds", 0, "others", 0, "radius"), "0.06"),
         ("convex", ("facts", "rounds", 0, "colluders"), "1"),
         ("convex", ("facts", "rounds", 0, "noise"), "laplace"),
         ("convex", ("witness", "types", 0, "groups", 0, "count"), "21"),
         ("convex", ("witness", "types", 0, "groups", 1, "radius"), "0.045"),
-        ("convex", ("witness", "types", 0, "rounds"), []),
         ("convex", ("witness", "types", 0, "rounds"), ["1"]),
-        ("convex", ("witness", "step"), "0"),
         ("convex", ("witness", "types"), []),
-        ("finite", ("facts", "clients"), "780"),
         ("finite", ("facts", "randomizer", "name"), "something else"),
         ("finite", ("witness", "points", 1, "by"), "gram"),
-        ("krr", ("facts", "times"), "5"),
     ],
 )
 def test_a_changed_claim_or_fact_is_refused(
@@ -87,21 +79,11 @@ def test_a_changed_claim_or_fact_is_refused(
         check(text_of(changed))
 
 
-HOSTILE = [
-    "",
-    "[]",
-    "null",
-    "[" * 100_000,
-    '{"format": ' + "[" * 50 + "]" * 50 + "}",
-    '{"format": "a", "format": "a"}',
-    '{"format": NaN}',
-    '{"format": 1e999}',
-    "\ud800",
-    "x" * (2 << 20),
-    '{"claim": {"epsilon": 0x10}}',
-    # The limit is in bytes: half a million characters of two each are too many.
-    '{"format": "' + "\u00e9" * 530_000 + '"}',
-]
+HOSTILE = ["", "[]", "null", "[" * 100_000, "\ud800", "x" * (2 << 20)]
+HOSTILE += ['{"format": ' + "[" * 50 + "]" * 50 + "}", '{"format": "a", "format": "a"}']
+HOSTILE += ['{"format": NaN}', '{"format": 1e999}', '{"claim": {"epsilon": 0x10}}']
+# The limit is in bytes: half a million characters of two each are too many.
+HOSTILE += ['{"format": "' + "\u00e9" * 530_000 + '"}']
 
 
 def test_hostile_text_is_refused() -> None:
@@ -154,25 +136,22 @@ def test_a_witness_that_proves_nothing_is_said() -> None:
 def test_words_of_the_command(
     accepted: dict[str, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "sum.json"
-    path.write_text(text_of(accepted["sum"]), encoding="utf-8")
-    assert main([str(path)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("ACCEPTED: epsilon = ")
-    assert "everything held by client 3" in said
-    assert "sha256 " in said
+    path = tmp_path / "claim.json"
     tiny = claim("local", facts(1, 1.0, 0.1, []), "client", 0)
     tiny["claim"] |= {"delta": "1e-30", "epsilon": "90.12345678"}
-    path.write_text(json.dumps(tiny))
-    assert main([str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "epsilon = 90.12345678" in said and "E-30" in said
+    for written, words in (
+        (accepted["sum"], ("everything held by client 3", "sha256 ")),
+        (tiny, ("epsilon = 90.12345678", "E-30")),
+    ):
+        path.write_text(text_of(written), encoding="utf-8")
+        assert main([str(path)]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("ACCEPTED: epsilon = ") and all(word in said for word in words)
     path.write_bytes(b"\xff\xfe")
     assert main([str(path)]) == 1
     assert capsys.readouterr().out.startswith("REFUSED: not JSON")
-    assert main([str(tmp_path / "nothing.json")]) == 2
-    assert main([str(tmp_path)]) == 2
-    assert main(["nul\0byte"]) == 2
+    for wrong in (str(tmp_path / "nothing.json"), str(tmp_path), "nul\0byte"):
+        assert main([wrong]) == 2
 
 
 def test_a_copy_of_the_folder_works_alone(

@@ -26,7 +26,6 @@ from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.gaussian import Group, Round, fits, hiding_variance, rounds_of
 from fl_shuffle.verify.ledger import ledger_facts
 from fl_shuffle.verify.reading import Fields, Refused
-from tests.repository import ROOT
 
 CLIENTS = 40
 SMALL = {
@@ -67,8 +66,6 @@ def test_a_run_is_certified_and_accepted_beside_its_ledger(
     written = certified[column]
     found = check(text_of(written), run / "ledger.sqlite")
     assert found.kind == column
-    schema = json.loads((ROOT / "docs/certificate.schema.json").read_text(encoding="utf-8"))
-    pytest.importorskip("jsonschema").validate(written, schema)
     with closing(sqlite3.connect(run / "ledger.sqlite")) as database:
         asked = f"SELECT {column} FROM client_spend WHERE client_id = {found.client}"
         ((says,),) = database.execute(asked).fetchall()
@@ -131,6 +128,7 @@ LINKS = "does not fit its link"
         ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
         ("UPDATE reservations SET present = x'00'", "present"),
         ("UPDATE classes SET scale = 'wide'", "not a number"),
+        ("UPDATE classes SET noise = 'laplace'", "not Gaussian"),
         ("UPDATE clients SET client_id = 1000 WHERE client_id = 3", "clients"),
         ("DELETE FROM clients WHERE client_id = (SELECT max(client_id) FROM clients)", "not all"),
         ("UPDATE classes SET class_id = 2 + class_id", "classes: not numbered"),

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting.pld import pld_pmf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -109,23 +108,6 @@ def test_rounds_of_a_curve_with_kinks_against_enumeration(seed: int) -> None:
             assert truth <= whole.delta(float(epsilon)) * (1.0 + 1e-9) + 1e-13
 
 
-def test_pairs_agree_with_dp_accounting() -> None:
-    """Its pessimistic connect-the-dots distribution of the same curve, atom by atom."""
-    step, count = 0.02, 60
-    grid = step * np.arange(count + 1)
-    deltas = gaussian_profile(grid, 0.2)
-    pair = DominatingPair.from_curve(grid, deltas)
-    negative = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * deltas[:0:-1]
-    theirs = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        step, -count, count, np.concatenate([negative, deltas])
-    )
-    for epsilon in (0.0, 0.05, 0.33, 0.7):
-        exact = theirs.get_delta_for_epsilon(epsilon)
-        assert pair.delta(epsilon) == pytest.approx(exact, abs=1e-11)
-    wanted = theirs.self_compose(30).get_epsilon_for_delta(1e-5)
-    assert Composition([(pair, 30)]).epsilon(1e-5) == pytest.approx(wanted, rel=2e-3)
-
-
 @given(
     log_ratio=st.floats(-3.0, 0.5),
     rounds=st.integers(2, 8),
@@ -212,27 +194,6 @@ def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float)
         gain = -np.expm1(np.minimum(epsilon - losses, 0.0))
         exact = math.fsum([*(masses * gain).ravel().tolist(), certain])
         assert exact * (1 - 1e-7) <= twice.delta(epsilon) <= exact * (1 + 5e-3) + 1e-15
-
-
-def test_a_filter_for_general_pairs_does_not_exist() -> None:
-    """The counterexample of docs/proofs.md: the first outcome chooses the second round."""
-
-    def response(epsilon: float, chance: float = 1.0) -> list[tuple[float, float]]:
-        """(loss, mass) of randomized response, of which one hears with this chance."""
-        likely = chance / (1.0 + math.exp(-epsilon))
-        return [(epsilon, likely), (-epsilon, chance - likely), (0.0, 1.0 - chance)]
-
-    def divergence(law: list[tuple[float, float]], epsilon: float) -> float:
-        return sum(mass * max(0.0, -math.expm1(epsilon - loss)) for loss, mass in law)
-
-    (up, p), (down, q), _ = response(0.5)
-    after = [
-        (divergence(second, 0.5 - up), divergence(second, 0.5 - down))
-        for second in (response(0.5), response(4.0, 0.16))
-    ]
-    fixed = [p * x + q * y for x, y in after]
-    assert fixed == pytest.approx([0.15245, 0.15238], abs=6e-6)
-    assert p * after[0][0] + q * after[1][1] == pytest.approx(0.2088, abs=1e-4)
 
 
 # --- Many compositions at once ------------------------------------------------------------------

@@ -36,8 +36,8 @@ from tests.oracles import (
     krr_matrix,
     oue_matrix,
     rappor_matrix,
+    worst_curve,
     worst_delta,
-    worst_divergence,
 )
 from tests.repository import ROOT
 
@@ -75,8 +75,9 @@ def test_bounds_bracket_every_neighbouring_pair(
     """Everybody takes part, or each at random; absence is an outcome of its own."""
     seen = matrix if rate == 1.0 else absent_too(matrix, rate)
     for n in (1, 2, most):
+        exact = worst_curve(seen, n)
         for epsilon in (0.0, 0.01, 0.3, 0.9):
-            worst = worst_divergence(seen, n, epsilon)
+            worst = exact(epsilon)
             upper = blanket_delta(randomizer, n, epsilon, participation=rate).delta
             lower = lower_bound_delta(randomizer, n, epsilon, participation=rate).delta
             assert lower * (1.0 - 1e-12) <= worst <= upper * (1.0 + 1e-12)
@@ -112,8 +113,9 @@ def test_every_method_that_knows_of_absence_brackets_the_truth(method: str, rate
     question = {"randomizer": "krr", "k": 2, "epsilon0": 1.0, "participation": rate}
     seen = absent_too(krr_matrix(1.0, 2), rate)
     for n in (1, 2, 5):
+        exact = worst_curve(seen, n)
         for epsilon in (0.05, 0.3):
-            worst = worst_divergence(seen, n, epsilon)
+            worst = exact(epsilon)
             answer = fs.bound(**question, clients=n, epsilon=epsilon, method=method)
             if answer.status is Status.LOWER_BOUND:
                 assert answer.delta <= worst * (1.0 + 1e-9)

@@ -105,29 +105,6 @@ def law(epsilon: float) -> AtomicLaw:
     return found
 
 
-@pytest.mark.parametrize(
-    ("ask", "field"),
-    [
-        (lambda: blanket_delta(KRR, 0, 0.1), "n = "),
-        (lambda: blanket_epsilon(KRR, 10**18, 1e-6), "n = "),
-        (lambda: blanket_epsilon(KRR, 100, 0.0), "delta"),
-        (lambda: blanket_delta(KRR, 100, -0.1), "epsilon"),
-        (lambda: blanket_delta(KRR, 10, 0.1, participation=0.0), "participation"),
-        (lambda: KRandomizedResponse(1.0, 1), "k = "),
-        (lambda: MatrixRandomizer([[0.5, 0.4], [0.5, 0.5]]), "row 0"),
-        (lambda: MatrixRandomizer([[math.nan, 1.0], [0.5, 0.5]]), "entries"),
-        (lambda: MatrixRandomizer([[0.5, 0.5]]), "inputs"),
-        (lambda: amplified_delta(law(0.1), [(1.5, 3)]), r"1\.5"),
-        (lambda: amplified_delta(law(0.1), [(0.5, -1)]), "-1"),
-        (lambda: AtomicLaw.of([1.0, 2.0], [0.5, 0.4]), "sum to one"),
-        (lambda: AtomicLaw.of([1.0, 2.0], [1.5, -0.5]), ">= 0"),
-    ],
-)
-def test_a_value_that_cannot_be_is_named(ask: Callable[[], object], field: str) -> None:
-    with pytest.raises(InvalidValueError, match=field):
-        ask()
-
-
 @pytest.mark.parametrize("family", [*FAMILIES.values(), LaplaceRandomizer])
 def test_a_local_budget_is_finite_and_that_of_nothing_reveals_nothing(
     family: Callable[[object], KRandomizedResponse],

@@ -25,7 +25,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     sigmas_of,
 )
 from fl_shuffle.accounting.round_off import ROUND_OFF
-from fl_shuffle.errors import InvalidValueError, NotApplicableError
+from fl_shuffle.errors import NotApplicableError
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
@@ -86,25 +86,10 @@ def test_calibrations_and_epsilons_of_many_are_those_of_each() -> None:
     for each in (1e-200, 1e-5, 0.3, 1.0 - 1e-9):
         alone = [gaussian_epsilon(each, mu) for mu in mus]
         np.testing.assert_allclose(gaussian_epsilons(each, mus), alone, rtol=1e-11, atol=1e-300)
-    for count in (1, 2, 3, 100):  # The smallest deltas have an inverse.
-        assert 0.0 <= gaussian_mu(0.0, count * 5e-324) <= 3.0 * count * 5e-324
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
-def test_bad_numbers_are_refused(bad: float) -> None:
-    for call in (
-        lambda: gaussian_delta(1.0, bad),
-        lambda: gaussian_epsilon(1e-5, bad),
-        lambda: gaussian_epsilon(bad, 1.0),
-        lambda: gaussian_mu(bad, 1e-5),
-        lambda: laplace_epsilon(1e-5, bad),
-        lambda: analytic_sigma(1.0, bad, 1.0),
-        lambda: gaussian_mus(np.linspace(0.1, 1.0, 100), bad),
-    ):
-        with pytest.raises(InvalidValueError):
-            call()
     with pytest.raises(NotApplicableError, match="20, 1e-05"):
         classical_sigmas(np.array([1.0, 20.0, 30.0]), 1e-5)
+    for count in (1, 2, 3, 100):  # The smallest deltas have an inverse.
+        assert 0.0 <= gaussian_mu(0.0, count * 5e-324) <= 3.0 * count * 5e-324
 
 
 @pytest.mark.parametrize("mu", [1e3, 1e12, 1e100])
