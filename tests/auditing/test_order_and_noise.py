@@ -123,17 +123,3 @@ def test_noise_that_occurs_again_is_found(
     assert "round 1, client 5," in found.note and f"in {len(at)} coordinates" in found.note
     assert f"round {second[0] + 1}, client {second[1]}," in found.note
     assert f", {on:+d} on" in found.note or not moved
-
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_where_values_agree_by_chance_more_must(moved: bool) -> None:
-    """Where four agree by chance, so many are asked for that they do not, and then found."""
-    coarse = noise(6, bits=8, shape=(2, 400, 32))
-    fresh = equal(coarse, moved=moved)
-    assert not fresh.refuted and fresh.power.startswith("would have caught")
-    assert int(fresh.method.split()[0]) > AGREEING
-    coarse.values[1, 17, 4:20] = coarse.values[0, 3, 4:20]
-    found = equal(coarse, moved=moved)
-    assert found.refuted and "client 17" in found.note
-    # Noise of a few values proves nothing.
-    assert equal(noise(6, bits=0), moved=moved).power.startswith("none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 
@@ -17,28 +16,29 @@ from tests.auditing.audit_settings import config
 LATER = '"2027-01-02T03:04:05.999+00:00"'
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps({"loss": 1.5, "seconds": 2.0, "list": [1, 2]}))
-    (folder / "metrics.csv").write_text("round,loss,seconds\n1,0.5,0.01\n")
-    (folder / "run.log").write_text("2026-01-02 03:04:05,678 INFO started\n")
-    (folder / "model.safetensors").write_bytes(b"\x00\x01")
-    write(folder, """
-        CREATE TABLE meta (key TEXT, value TEXT);
-        CREATE TABLE rounds (round INTEGER, proven REAL, seconds REAL, bits BLOB);
-        CREATE TABLE checkpoint (only INTEGER, round INTEGER, state BLOB);
-        INSERT INTO meta VALUES ('started', '"2026-01-02T03:04:05.678+00:00"');
-        INSERT INTO meta VALUES ('data', '{"classes": 10}');
-        INSERT INTO rounds VALUES (1, 0.25, 0.125, x'0011');
-        INSERT INTO checkpoint VALUES (0, 1, x'22')""")  # fmt: skip
-    return folder
+TABLES = """
+CREATE TABLE meta (key TEXT, value TEXT);
+CREATE TABLE rounds (round INTEGER, proven REAL, seconds REAL, bits BLOB);
+CREATE TABLE checkpoint (only INTEGER, round INTEGER, state BLOB);
+INSERT INTO meta VALUES ('started', '"2026-01-02T03:04:05.678+00:00"');
+INSERT INTO rounds VALUES (1, 0.25, 0.125, x'0011');
+INSERT INTO checkpoint VALUES (0, 1, x'22')
+"""
+FILES = {
+    "summary.json": '{"loss": 1.5, "seconds": 2.0, "list": [1, 2]}',
+    "metrics.csv": "round,loss,seconds\n1,0.5,0.01\n",
+    "run.log": "2026-01-02 03:04:05,678 INFO started\n",
+    "model.safetensors": "\x00\x01",
+    "ledger.sqlite": TABLES,
+}
 
 
-def write(folder: Path, statements: str) -> None:
-    with sqlite3.connect(folder / "ledger.sqlite") as ledger:
-        ledger.executescript(statements)
+def write(folder: Path, name: str, content: str) -> None:
+    if not name.endswith(".sqlite"):
+        (folder / name).write_text(content)
+        return
+    with sqlite3.connect(folder / name) as ledger:
+        ledger.executescript(content)
     ledger.close()
 
 
@@ -62,13 +62,14 @@ def write(folder: Path, statements: str) -> None:
         ("new.bin", "", "mode"),
     ],
 )
-def test_everything_is_seen_but_times(run: Path, name: str, change: str, where: str | None) -> None:
-    before = fields_of(run)
-    if name == "ledger.sqlite":
-        write(run, change)
-    else:
-        (run / name).write_text(change)
-    found = [difference.where for difference in compare("n", before, fields_of(run))]
+def test_everything_is_seen_but_times(
+    tmp_path: Path, name: str, change: str, where: str | None
+) -> None:
+    for file, content in FILES.items():
+        write(tmp_path, file, content)
+    before = fields_of(tmp_path)
+    write(tmp_path, name, change)
+    found = [difference.where for difference in compare("n", before, fields_of(tmp_path))]
     assert found == [] if where is None else f"{name}: {where}" in found
 
 

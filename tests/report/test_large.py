@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -60,10 +59,8 @@ def test_a_page_about_many_clients_shows_all_of_them_page_by_page(
     assert f"{count:,} of {CLIENTS:,} clients, the most exposed first" in shown.text
     assert f"{CLIENTS - count:,} less exposed clients are not listed" in shown.text
     assert main(["ledger", str(folder), "--out", str(folder / "export")]) == 0
-    with (folder / "export" / "clients.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["client"]) for row in rows] == list(range(CLIENTS))
-    assert [float(row["proven_epsilon"]) for row in rows] == totals.headline.tolist()
+    written = np.genfromtxt(folder / "export" / "clients.csv", delimiter=",", names=True)
+    assert written["proven_epsilon"].tolist() == totals.headline.tolist()
 
 
 @pytest.mark.slow

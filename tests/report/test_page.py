@@ -103,6 +103,8 @@ def test_every_number_of_the_page_is_the_ledgers(runs: list[Path], tmp_path: Pat
              "What is not covered", "Spend per round", "Every bound", "Clients",
              "Profile and trade-off", "How to run it again")  # fmt: skip
     assert "no guarantee for real data" in shown.text and "Read and accepted" not in shown.text
+    assert str(result.summary["in_plain_words"])[1:] in shown.text and shown.count["figure"] == 5
+    assert "each of 40 clients was computed again" in shown.text
     places = [shown.text.index(heading) for heading in order]
     assert places == sorted(places)
 

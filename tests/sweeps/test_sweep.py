@@ -6,8 +6,6 @@ import csv
 import os
 import stat
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,21 +58,6 @@ def test_every_run_is_what_it_would_be_alone(sweep: Swept, tmp_path: Path) -> No
     assert (swept.measured("accuracy"), swept.epsilon) == (alone.accuracy, alone.epsilon)
     model = result.directory / RUNS / point.name / "model.safetensors"
     assert model.read_bytes() == (alone.directory / "model.safetensors").read_bytes()
-
-
-@pytest.mark.slow
-def test_a_script_that_guards_nothing_runs_once(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import fl_shuffle as fs\nprint('once')\n"
-        f"fs.sweep({BASE!r}, overrides={SMALL!r}, seeds=2, jobs=1, out={str(tmp_path / 's')!r})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "once\n"), done.stderr
-    assert SweepResult(tmp_path / "s").table["runs"] == [2]
 
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])
