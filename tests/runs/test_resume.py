@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.cli import main
 from fl_shuffle.data import Records
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import writer
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
-from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
+from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs.events import RoundFinished
 from fl_shuffle.runs.run import Run
 from tests.crashes import Crash, Crashing, Refused, dying_after, released, resume
-from tests.runs.test_runs import CLASS
+from tests.runs.test_runs import one_kind
 from tests.small_federation import Launch, model_bytes, summary
 
 SYSTEM = "run.entropy=system"
@@ -37,10 +36,9 @@ def notes(run: Path, kind: str) -> list[str]:
 def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     """Two writers of one ledger (which the lock prevents): the second one's attempts are its own,
     and the first one releases nothing more."""
-    path, class_of, everybody = tmp_path / "l.sqlite", np.zeros(4, dtype=np.int64), np.ones(4, bool)
-    accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5)
+    first, accountant = one_kind(tmp_path, 4)
+    path, everybody = first.path, np.ones(4, bool)
     spend = accountant.preview(1, everybody)
-    first = Ledger.create(path, {"schema": SCHEMA_VERSION}, [CLASS], class_of)
     first.reserve(1, 4, 1.0)
     second = Ledger.open(path)
     second.reserve(1, 4, 1.0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import stat
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
 from fl_shuffle.runs.directory import RunDirectory, RunPlace
 from fl_shuffle.runs.resume import unfinished_config
 from tests.crashes import Crashing, Refused, resume
-from tests.small_federation import Launch
+from tests.small_federation import Launch, summary
 
 
 def mode(path: Path) -> int:
@@ -107,36 +105,21 @@ def test_only_the_owner_may_read_a_run(
 
 
 def test_data_that_cannot_be_compared_must_be_vouched_for(
-    crash: Crashing,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on another machine: the state folder does not know the run."""
-    crash(1)
-    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "elsewhere"))
-    capsys.readouterr()
-    resume = ["simulate", "--resume", str(tmp_path / "run"), "--quiet"]
-    assert main(resume) == 2
-    error = capsys.readouterr().err
-    assert "cannot be verified here" in error and "--data-unchanged" in error
-    assert STATE_VARIABLE in error and len(error.splitlines()) == 1
-    assert main([*resume, "--data-unchanged"]) == 0
-    final = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert any("without a check that the data" in text for text in final["warnings"])
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
-    assert sum("without a check that the data" in text for text in notes) == 1
-
-
-def test_what_is_known_of_the_data_is_private_and_goes_with_the_run(
-    crash: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """As on another machine: the state folder does not know the run. What is known of its data is
+    private, and goes with the run."""
     monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
-    crash(1)
+    run = crash(1)
     [known] = (tmp_path / "state" / "data").iterdir()
-    assert mode(known) == 0o600 and mode(known.parent) == 0o700
-    assert recall_data(known.name)
-    assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
-    assert not list((tmp_path / "state" / "data").iterdir())
+    assert mode(known) == 0o600 and mode(known.parent) == 0o700 and recall_data(known.name)
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "elsewhere"))
+    error = refused(run)
+    assert "cannot be verified here" in error and "--data-unchanged" in error
+    assert STATE_VARIABLE in error
+    assert resume(run, "--data-unchanged") == 0
+    assert sum("without a check that the data" in text for text in summary(run)["warnings"]) == 1  # type: ignore[attr-defined]
+    crash(1, name="known")
+    assert resume(tmp_path / "known") == 0
+    assert not list((tmp_path / "elsewhere" / "data").iterdir())
     assert recall_data("../../etc/passwd") is None

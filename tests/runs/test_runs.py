@@ -12,15 +12,26 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.ledger.reader import LedgerRecord
-from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from tests.crashes import Crash, Crashing, released, resume
 from tests.small_federation import Launch, model_bytes, summary
 
-CLASS = ClientClass("gaussian", 1.0, 1.0, 2.0, 1.0, 1e-5, 1)
+
+def one_kind(
+    folder: Path, clients: int, mean_at_most: float = 1.0, trust: Trust | None = None
+) -> tuple[Ledger, Accountant]:
+    """A new ledger of clients that are all of one kind, and their accountant."""
+    kind = ClientClass("gaussian", 1.0, mean_at_most, 2.0 * mean_at_most, 1.0, 1e-5, 1)
+    class_of = np.zeros(clients, dtype=np.int64)
+    accountant = Accountant([kind], class_of, unit="client", schedule="aggregate", delta=1e-5,
+                            trust=trust or Trust("reports"))  # fmt: skip
+    meta = {"schema": SCHEMA_VERSION}
+    return Ledger.create(folder / "l.sqlite", meta, [kind], class_of), accountant
 
 
 def test_a_run_directory_holds_everything(
@@ -143,8 +154,7 @@ def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_pa
     assert released(path) == [(1, 1, 12), (2, 2, 12)]
     # A second attempt, released without client 0; then a third, after a crash, with everybody.
     present = ~np.eye(12, dtype=bool)[0]
-    accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
-                            schedule="aggregate", delta=1e-5)  # fmt: skip
+    _, accountant = one_kind(tmp_path, 12)
     for mask in (present, np.ones(12, dtype=bool)):
         ledger.reserve(3, 12, 99.0)
         ledger.record(accountant.preview(3, mask), {0: int(mask.sum())}, mask)
@@ -185,12 +195,9 @@ def test_the_file_knows_of_a_release_before_it_happens(
 
 def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Path) -> None:
     everybody, few = np.ones(3000, dtype=bool), np.arange(3000) < 5
-    own = ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, 1)
-    accountant = Accountant([own], np.zeros(3000, dtype=np.int64), unit="client",
-                            schedule="aggregate", delta=1e-5)  # fmt: skip
+    ledger, accountant = one_kind(tmp_path, 3000, 0.3)
     whole = accountant.client_epsilons_after(1, everybody)[0]
     assert whole < 0.5 * accountant.client_epsilons_after(1, few)[0]
-    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [own], np.zeros(3000, dtype=np.int64))
     limits = np.full(3000, 1.01 * whole)
     writer = LedgerWriter(accountant, ledger, parse_config({"run": {"entropy": "system"}}), limits)
     allowed = writer.reserve(1, everybody)

@@ -12,18 +12,16 @@ import numpy as np
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_epsilon
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
 from tests.crashes import released
+from tests.runs.test_runs import one_kind
 from tests.small_federation import Launch, model_bytes, summary
 
 SUM = "privacy.release=sum"
@@ -142,15 +140,10 @@ def test_where_there_is_no_sum_the_column_says_why(
         assert np.isnan(read_run(tmp_path / name).totals.sum).all()
 
 
-OWN = ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, 1)
-
-
 def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None:
     """A count says that so many honest reports arrive: a round that disproves it is thrown away."""
-    class_of, everybody = np.zeros(10, dtype=np.int64), np.ones(10, dtype=bool)
-    accountant = Accountant([OWN], class_of, unit="client", schedule="aggregate", delta=1e-5,
-                            trust=Trust("sum", assumed_honest=8))  # fmt: skip
-    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [OWN], class_of)
+    everybody = np.ones(10, dtype=bool)
+    ledger, accountant = one_kind(tmp_path, 10, 0.3, Trust("sum", assumed_honest=8))
     writer = LedgerWriter(accountant, ledger, parse_config({"run": {"entropy": "system"}}))
     assert writer.reserve(1, everybody) is not None
     assert writer.commit(1, np.arange(10) < 8) is not None

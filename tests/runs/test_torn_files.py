@@ -15,10 +15,9 @@ from fl_shuffle.durable_files import UNFINISHED, replace_file, replace_text
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import store
 from fl_shuffle.ledger.reader import LedgerRecord
-from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.directory import RunDirectory
 from tests.crashes import Crash, Crashing, Refused, resume
-from tests.runs.test_runs import CLASS
+from tests.runs.test_runs import one_kind
 from tests.small_federation import Launch, model_bytes, summary
 
 
@@ -97,11 +96,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between two statements: what is then closed does not hold half a round."""
-    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [CLASS], np.zeros(4, dtype=np.int64))
-    from fl_shuffle.accounting.accountant import Accountant
-
-    accountant = Accountant([CLASS], np.zeros(4, dtype=np.int64), unit="client",
-                            schedule="aggregate", delta=1e-5)  # fmt: skip
+    ledger, accountant = one_kind(tmp_path, 4)
     everybody = np.ones(4, dtype=bool)
     ledger.reserve(1, 4, 1.0)
 

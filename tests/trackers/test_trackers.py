@@ -21,51 +21,6 @@ from fl_shuffle.trackers import MlflowTracker, TensorboardTracker, WandbTracker,
 CONFIG = {"run": {"rounds": 2}, "data": {"clients": 5}}
 
 
-class Own:
-    """A user's own tracker."""
-
-    def __init__(self) -> None:
-        self.events: list[RunEvent] = []
-        self.closed = 0
-
-    def __call__(self, event: RunEvent) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-OWN = Own()
-
-
-def own() -> Own:
-    return OWN
-
-
-def no_tracker() -> int:
-    return 3
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RunEvent], fs.Result]:
-    """The events of one small run, and what it left."""
-    with tracking([f"{__name__}:own"]) as tracker:
-        result = fs.simulate(CONFIG, out=tmp_path_factory.mktemp("a") / "run", on_event=tracker)
-    return OWN.events, result
-
-
-def test_an_own_tracker_is_told_everything_and_closed(
-    played: tuple[list[RunEvent], fs.Result],
-) -> None:
-    events, _ = played
-    kinds = [type(event) for event in events if not isinstance(event, Preparing)]
-    assert kinds == [RunStarted, RoundFinished, RoundFinished, RunFinished]
-    assert OWN.closed == 1
-    with pytest.raises(RuntimeError), tracking([f"{__name__}:own"]):
-        raise RuntimeError
-    assert OWN.closed == 2
-
-
 Told = list[tuple[str, tuple[Any, ...], dict[str, Any]]]
 
 
@@ -83,18 +38,45 @@ class Calls:
         return self
 
 
-def system(events: list[RunEvent]) -> list[RunEvent]:
-    """The same events of a run that publishes no times."""
-    config = parse_config({**CONFIG, "run": {"rounds": 2, "entropy": "system"}})
-    return [replace(e, config=config) if isinstance(e, RunStarted) else e for e in events]
+OWN: Told = []
 
 
-def told_to(make: Callable[[Calls], Any], events: list[RunEvent]) -> Told:
-    """What the library is told of these events."""
+def own() -> Calls:
+    """A user's own tracker."""
+    return Calls(OWN, "event")
+
+
+def no_tracker() -> int:
+    return 3
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RunEvent], fs.Result]:
+    """The events of one small run, and what it left."""
+    with tracking([f"{__name__}:own"]) as tracker:
+        result = fs.simulate(CONFIG, out=tmp_path_factory.mktemp("a") / "run", on_event=tracker)
+    assert [name for name, _, _ in OWN].count("close") == 1 and OWN[-1][0] == "close"
+    return [arguments[0] for _, arguments, _ in OWN[:-1]], result
+
+
+def test_an_own_tracker_is_told_everything_and_closed(
+    played: tuple[list[RunEvent], fs.Result],
+) -> None:
+    kinds = [type(event) for event in played[0] if not isinstance(event, Preparing)]
+    assert kinds == [RunStarted, RoundFinished, RoundFinished, RunFinished]
+    with pytest.raises(RuntimeError), tracking([f"{__name__}:own"]):
+        raise RuntimeError
+    assert [name for name, _, _ in OWN[-2:]] == ["close", "close"]
+
+
+def told_to(make: Callable[[Calls], Any], events: list[RunEvent], *, times: bool) -> Told:
+    """What the library is told of these events, or of a run's that publishes no times."""
     told: Told = []
     tracker = make(Calls(told, "library"))
+    config = parse_config({**CONFIG, "run": {"rounds": 2, "entropy": "system"}})
     for event in events:
-        tracker(event)
+        untimed = isinstance(event, RunStarted) and not times
+        tracker(replace(event, config=config) if untimed else event)
     tracker.close()
     return told
 
@@ -104,7 +86,7 @@ def test_mlflow_is_told_the_runs_own_numbers(
     played: tuple[list[RunEvent], fs.Result], times: bool
 ) -> None:
     events, result = played
-    told = told_to(MlflowTracker, events if times else system(events))
+    told = told_to(MlflowTracker, events, times=times)
     metrics = [(a[1], a[2], o) for name, a, o in told if name == "log_metric"]
     proven = [(value, o["step"]) for name, value, o in metrics if name == "epsilon/proven"]
     assert proven == [(pytest.approx(result.metrics["proven_epsilon"][k]), k + 1) for k in (0, 1)]
@@ -119,14 +101,14 @@ def test_wandb_is_told_the_same_and_refuses_runs_without_times(
     played: tuple[list[RunEvent], fs.Result],
 ) -> None:
     events, result = played
-    told = told_to(WandbTracker, events)
+    told = told_to(WandbTracker, events, times=True)
     (started,) = [o for name, _, o in told if name == "init"]
     assert started["mode"] == "offline" and started["config"]["data"]["clients"] == 5
     logged = [(a[0]["accuracy"], o["step"]) for name, a, o in told if name == "log"]
     assert logged == [(pytest.approx(result.metrics["accuracy"][k]), k + 1) for k in (0, 1)]
     assert [o for name, _, o in told if name == "finish"] == [{"exit_code": 0}]
     with pytest.raises(ConfigError, match="use tensorboard or mlflow"):
-        told_to(WandbTracker, system(events))
+        told_to(WandbTracker, events, times=False)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +136,7 @@ def test_tensorboards_scalars_are_the_runs_numbers(
         SimpleNamespace(SummaryWriter=Calls(told, "writer")),
     )  # fmt: skip
     events, result = played
-    told_to(lambda _: TensorboardTracker(tmp_path), system(events))
+    told_to(lambda _: TensorboardTracker(tmp_path), events, times=False)
     scalars = [(a, o["walltime"]) for name, a, o in told if name == "add_scalar"]
     proven = [(a[1], time) for a, time in scalars if a[0] == "epsilon/proven"]
     assert [value for value, _ in proven] == pytest.approx(list(result.metrics["proven_epsilon"]))
