@@ -1,7 +1,7 @@
 """Flower's Deployment Engine: a SuperLink and two SuperNodes do what one process does; three of
 them, the shuffler and the analyzer are processes of their own.
 
-Kills, and what may be seen of whom: `tests/benchmarks/chaos/test_apart.py`.
+Kills, and what may be seen of whom: `tests/benchmarks/chaos/test_chaos.py`.
 """
 
 from __future__ import annotations

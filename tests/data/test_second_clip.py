@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.federation import Federation
+from fl_shuffle.gradients import make_gradient_engine
+from fl_shuffle.gradients.clipper import Records, make_clipper
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.per_client import weigh_
-from tests.federation.small_tasks import configured as small
-from tests.federation.small_tasks import task_of
 
 RECORDS, SECOND = 20, 0.35
 
@@ -108,19 +107,11 @@ def stretched(
     budgets = Budgets(np.array([1.0, 2.5]), np.full(2, 1e-5))
     plan = make_plan(config, budgets, np.full(2, many))
     inputs, labels = torch.zeros(1, 8), torch.zeros(1, dtype=torch.int64)
-    task = replace(
-        task_of(small()),
-        inputs=inputs.expand(2 * many, 8),
-        labels=labels.expand(2 * many),
-        offsets=many * np.arange(3),
-        budgets=budgets,
-        plan=plan,
-    )
-    federation = Federation(config, task)
-    right = federation._engine(torch.device("cpu"))
+    records = Records(inputs.expand(2 * many, 8), labels.expand(2 * many), many * np.arange(3))
+    engine = make_gradient_engine(nn.Linear(8, 3), shape=(8,), clip="record")
     rows: list[np.ndarray] = []
 
-    def engine(*given: Any, nonfinite: object) -> torch.Tensor:
+    def returned(*given: Any, nonfinite: object) -> torch.Tensor:
         radius = float(np.broadcast_to(given[4], 2)[0])
         if not rows:
             rows.extend(pair(radius, many))
@@ -128,11 +119,11 @@ def stretched(
             assert all(np.linalg.norm(row.astype(np.float64)) <= radius for row in rows)
         return torch.from_numpy(np.stack([rows[len(means)]] * 2))
 
-    monkeypatch.setattr(right, "client_means", engine)
-    monkeypatch.setattr(federation, "_engine", lambda device: right)
+    monkeypatch.setattr(engine, "client_means", returned)
+    clip = make_clipper(config, records, plan, engine)
     means: list[np.ndarray] = []
     for _ in range(2):
-        made = federation.clipper(torch.zeros(DIMENSION), np.arange(2))
+        made = clip(torch.zeros(DIMENSION), np.arange(2))
         weigh_(made, plan.weight)
         means.append(made.numpy()[0])
     return apart(means) / float((plan.weight * plan.sensitivity)[0])
