@@ -24,8 +24,8 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     sigmas_of,
 )
 from fl_shuffle.accounting.laws.report_grid import grid_steps, report_grids
-from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, distinct_rows
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
+from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee, Status
     from fl_shuffle.accounting.queries.methods import bound, compare
     from fl_shuffle.accounting.queries.question import Question
-    from fl_shuffle.accounting.rounds.events import ClientClass
+    from fl_shuffle.accounting.reports import ClientClass
 
 __all__ = [
     "Accountant",
@@ -39,7 +39,7 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.guarantee": ("Guarantee", "Status"),
         "fl_shuffle.accounting.queries.question": ("Question",),
         "fl_shuffle.accounting.queries.methods": ("bound", "compare"),
-        "fl_shuffle.accounting.rounds.events": ("ClientClass",),
+        "fl_shuffle.accounting.reports": ("ClientClass",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
     },
 )

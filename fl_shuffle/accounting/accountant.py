@@ -31,8 +31,9 @@ from fl_shuffle.accounting.columns import (
     smaller_column,
 )
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
-from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
+from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
     accounted_locally,
     local_epsilon,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,9 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
 
-NOISES = ("gaussian", "laplace")
+NOISE_KINDS = ("gaussian", "laplace", "user", "declared")
+MAX_RATIO = 1e12
+"""A radius or a move of more noise widths than this has no accuracy left."""
 ROUND_EXACT_REPORTS = 128
 """Batches with at most so many others are accounted exactly; larger ones share a type with some."""
 
@@ -33,35 +34,49 @@ class OwnLaw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReportClass:
-    """`count` clients whose reports carry the same noise and lie in the same ball.
+class ClientClass:
+    """Clients with identical randomizers: what one report of theirs is to the accountant.
 
-    `noise` is "gaussian" (`scale` = sigma per coordinate, l2 norms) or "laplace" (`scale` = b, l1
-    norms). `radius` bounds the norm of the mean report; `sensitivity` bounds how far that mean
-    moves when one unit of privacy is replaced (never more than twice the radius: larger is cut).
+    `noise` is `gaussian`, `laplace`, `user` (no known law: the declared local budget counts) or
+    `declared` (what a client's own training did to its records is as good as one Gaussian mechanism
+    of this `scale` and `sensitivity`, as it says; nothing is known of its report).
+    `scale` is the Gaussian standard deviation or the Laplace scale b of each coordinate; `radius`
+    bounds the norm of the mean report before noise (l2 for Gaussian, l1 for Laplace);
+    `sensitivity` bounds how far that mean moves when one unit is replaced. `epsilon0`, `delta0` are
+    the budget the client asked for, which the noise may or may not deliver. `count`: how many of
+    them there are, where a batch is told by its classes.
     """
 
     noise: str
     scale: float
     radius: float
     sensitivity: float
+    epsilon0: float = 0.0
+    delta0: float = 0.0
+    records: int = 1
     count: int = 1
 
     def __post_init__(self) -> None:
-        require_choice("noise", self.noise, NOISES)
-        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=True)
+        require_choice("noise", self.noise, NOISE_KINDS)
+        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=self.noise != "user")
         require_real("radius", self.radius, minimum=0.0)
         require_real("sensitivity", self.sensitivity, minimum=0.0)
+        require_real("epsilon0", self.epsilon0, minimum=0.0)
+        require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
         require_integer("count", self.count, minimum=0, maximum=MAX_CLIENTS)
-        for name in ("radius", "sensitivity"):
-            ratio = getattr(self, name) / self.scale
-            if not ratio <= 1e12:
-                raise InvalidValueError("scale", self.scale, f"is negligible beside the {name}")
 
     @property
-    def ratio(self) -> float:
-        """How far replacing one unit moves the mean, in noise widths."""
+    def exposure(self) -> float:
+        """How far replacing one unit moves the mean, in noise widths (the Gaussian mu)."""
+        if self.noise == "user":
+            return self.epsilon0
         return min(self.sensitivity, 2.0 * self.radius) / self.scale
+
+    @property
+    def law(self) -> OwnLaw:
+        """The client's own noise; steps that it declares count as one Gaussian mechanism."""
+        noise = "gaussian" if self.noise == "declared" else self.noise
+        return OwnLaw(noise, self.exposure, self.delta0 if noise == "user" else 0.0)
 
 
 @dataclass(frozen=True)
@@ -82,11 +97,11 @@ class RoundType:
 
     @classmethod
     def of(
-        cls, classes: Sequence[ReportClass], index: int = 0, participation: float = 1.0
+        cls, classes: Sequence[ClientClass], index: int = 0, participation: float = 1.0
     ) -> RoundType:
         """The view of a client of class `index` of this batch.
 
-        Raises `InvalidValueError` if that class is empty.
+        Raises `InvalidValueError` if that class is empty, or the noise negligible.
         """
         require_integer("index", index, minimum=0, maximum=len(classes) - 1)
         rate = require_real(
@@ -97,27 +112,29 @@ class RoundType:
         merged: dict[float, int] = {}
         for position, other in enumerate(classes):
             if (other.noise, other.scale) == (own.noise, own.scale):
+                if not max(other.radius, other.sensitivity) / own.scale <= MAX_RATIO:
+                    raise InvalidValueError("scale", own.scale, "is negligible beside the reports")
                 count = other.count - (position == index)
                 merged[other.radius] = merged.get(other.radius, 0) + count
         others = tuple((radius, count) for radius, count in sorted(merged.items()) if count > 0)
         return cls(own.noise, own.scale, own.radius, own.sensitivity, others, rate)
 
-    @cached_property
-    def own(self) -> ReportClass:
-        """The client's report class."""
-        return ReportClass(self.noise, self.scale, self.radius, self.sensitivity, 1)
+    @property
+    def exposure(self) -> float:
+        """How far replacing one unit moves the client's mean, in noise widths."""
+        return min(self.sensitivity, 2.0 * self.radius) / self.scale
 
     @property
     def law(self) -> OwnLaw:
         """The client's own noise."""
-        return OwnLaw(self.noise, self.own.ratio)
+        return OwnLaw(self.noise, self.exposure)
 
     @property
     def in_widths(self) -> tuple[float, float, NDArray[np.float64], NDArray[np.int64]]:
         """In noise widths: the client's move and radius, the others' radii; and their counts."""
         radii = np.array([radius for radius, _ in self.others], dtype=np.float64)
         counts = np.array([count for _, count in self.others], dtype=np.int64)
-        return self.own.ratio, self.radius / self.scale, radii / self.scale, counts
+        return self.exposure, self.radius / self.scale, radii / self.scale, counts
 
     @property
     def anonymity(self) -> int:

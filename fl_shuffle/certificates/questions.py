@@ -9,7 +9,7 @@ from fl_shuffle.accounting.guarantee import Guarantee
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes
-from fl_shuffle.accounting.reports import ReportClass
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.certificates.writing import (
     certificate,
     exact,
@@ -69,13 +69,13 @@ def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
     )
 
 
-def _one_class(classes: list[ReportClass]) -> tuple[ReportClass]:
+def _one_class(classes: list[ClientClass]) -> tuple[ClientClass]:
     if len(classes) != 1:
         raise NotApplicableError("no certificate for several budgets at once")
     return (classes[0],)
 
 
-def _round(own: ReportClass, times: int) -> dict[str, Any]:
+def _round(own: ClientClass, times: int) -> dict[str, Any]:
     """One type of round: `count` clients with the same noise, radius and sensitivity."""
     (grid,) = report_grids([own.scale], [own.radius])  # type: ignore[arg-type]
     alike = {"scale": exact(own.scale), "radius": exact(own.radius), "grid": exact(float(grid))}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.errors import ConfigError, require_open_unit, require_real
 
 RECORD = "record"

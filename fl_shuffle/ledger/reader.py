@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.add_remove import add_remove_of
-from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable
+from fl_shuffle.accounting.reports import NOISE_KINDS
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, RunError
 from fl_shuffle.ledger import LEDGER, METRICS

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
-from fl_shuffle.accounting.rounds.events import ClientClass, Spend
+from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.tables import LOWER_NAMES, SPENT_NAMES, create_tables, fill, insert

@@ -17,9 +17,8 @@ from fl_shuffle.accounting.attacks.certain_loss import certain_losses
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilon
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.guarantee import proof_over_attack
-from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ReportClass
+from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ClientClass
 from fl_shuffle.accounting.round_off import ROUND_UP
-from fl_shuffle.accounting.rounds.events import client_class
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.sum_account import SumTable
 from fl_shuffle.accounting.rounds.trust import Trust
@@ -180,8 +179,7 @@ def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) ->
     # In a sequential schedule each report is answered by a model of its own: seen in its place.
     if privacy.randomizer != "declared" and config.training.schedule != "sequential":
         batch = [
-            ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
-            for kind, count in zip(classes, counts.tolist(), strict=True)
+            replace(kind, count=count) for kind, count in zip(classes, counts.tolist(), strict=True)
         ]
         if privacy.release == "sum" and share < 1.0:
             anonymity, epsilon = _of_drawn_sums(config, batch, rounds)
@@ -203,7 +201,7 @@ def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) ->
 
 
 def _of_batches(
-    config: Config, batch: list[ReportClass], rounds: int, dimension: int | None
+    config: Config, batch: list[ClientClass], rounds: int, dimension: int | None
 ) -> tuple[Counts, Vector]:
     """Of each class: among how many it hides, and its epsilon, by the run's own accountant.
 
@@ -219,7 +217,7 @@ def _of_batches(
     sizes = np.array([kind.count for kind in present])
     clients = int(sizes.sum())
     account = Accountant(
-        [client_class(kind) for kind in present],
+        present,
         np.repeat(np.arange(len(present)), sizes),
         unit=config.privacy.unit,
         schedule="aggregate",
@@ -235,7 +233,7 @@ def _of_batches(
     return np.maximum(alike[seen_as] - lost, 1), epsilon
 
 
-def _of_drawn_sums(config: Config, batch: list[ReportClass], rounds: int) -> tuple[Counts, Vector]:
+def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tuple[Counts, Vector]:
     """The same of sums of Gaussian reports of clients drawn by public coins, in `rounds` of them.
 
     Some of the sums hide less with probability half of `SURPRISE` at most.
@@ -245,7 +243,7 @@ def _of_drawn_sums(config: Config, batch: list[ReportClass], rounds: int) -> tup
             "sum: a plan with training.participation < 1 is made for Gaussian reports alone"
         )
     share, rare = config.training.participation, 0.5 * SURPRISE / config.run.rounds
-    table = SumTable.of(map(client_class, batch), None)
+    table = SumTable.of(batch, None)
     counts = np.array([kind.count for kind in batch])
     assumed = config.privacy.assumed_honest
     honest = honest_reports(assumed, _surely(int(counts.sum()), share, rare) or 1)
@@ -297,8 +295,8 @@ def _surely(count: int, participation: float, rare: float) -> int:
 
 
 def drawn_batch(
-    classes: list[ReportClass], rounds: int, participation: float
-) -> tuple[list[ReportClass], list[int]]:
+    classes: list[ClientClass], rounds: int, participation: float
+) -> tuple[list[ClientClass], list[int]]:
     """A batch no larger than any round's, but for half of `SURPRISE`; and each class's place in it.
 
     Classes too small to be sure of a report are pooled with the others of their noise, at the
@@ -330,7 +328,7 @@ def drawn_batch(
     return present, seen_as
 
 
-def _as_accounted(kind: ReportClass, present: list[ReportClass]) -> ReportClass:
+def _as_accounted(kind: ClientClass, present: list[ClientClass]) -> ClientClass:
     """Batches that are much alike share a curve, which takes up to the root of their size."""
     size = _alike(kind, present)
     if size <= ROUND_EXACT_REPORTS:
@@ -339,7 +337,7 @@ def _as_accounted(kind: ReportClass, present: list[ReportClass]) -> ReportClass:
     return replace(kind, count=max(kept, min(kind.count, 1)))
 
 
-def _alike(kind: ReportClass, present: list[ReportClass]) -> int:
+def _alike(kind: ClientClass, present: list[ClientClass]) -> int:
     """How many reports of the batch have this noise."""
     cohort = (kind.noise, kind.scale)
     return sum(other.count for other in present if (other.noise, other.scale) == cohort)

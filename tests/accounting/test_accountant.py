@@ -16,9 +16,8 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.attacks.certain_loss import recognition_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
 from fl_shuffle.accounting.columns import DECLARED_NOTE
-from fl_shuffle.accounting.reports import OwnLaw, ReportClass, RoundType
+from fl_shuffle.accounting.reports import ClientClass, OwnLaw, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.trust import Trust
@@ -73,7 +72,7 @@ def test_a_preview_for_others_leaves_no_numbers_behind() -> None:
 
 def test_the_attack_column_is_what_the_attack_reaches_and_no_more() -> None:
     accountant = make([ClientClass("gaussian", 1.0, 0.5, 1.0, 1.0, 1e-5, 1)], np.zeros(50, int))
-    kind = RoundType.of([ReportClass("gaussian", 1.0, 0.5, 1.0, 50)], 0)
+    kind = RoundType.of([ClientClass("gaussian", 1.0, 0.5, 1.0, count=50)], 0)
     for number in (1, 2):
         reached = attack_epsilon(kind, number, 1e-5)
         accountant.commit(number, np.ones(50, dtype=bool))

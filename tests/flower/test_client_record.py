@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clients.app import app
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.messages import Layout, TrainRequest

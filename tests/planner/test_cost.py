@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.reports import ReportClass
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import resolve_config
@@ -97,7 +97,9 @@ def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str
 
 def test_batches_and_attendance_are_rarely_worse() -> None:
     sizes = [3, 40, 2, 500]
-    classes = [ReportClass("laplace", 1.0, 0.1 * (i + 1), 0.1, n) for i, n in enumerate(sizes)]
+    classes = [
+        ClientClass("laplace", 1.0, 0.1 * (i + 1), 0.1, count=n) for i, n in enumerate(sizes)
+    ]
     batch, seen_as = drawn_batch(classes, ROUNDS, SHARE)
     assert seen_as == [4, 1, 4, 3] and batch[4].radius == pytest.approx(0.3)
     assert [kind.count for kind in batch[:4]][::2] == [0, 0] and batch[4].count >= 1

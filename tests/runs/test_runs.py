@@ -11,7 +11,8 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.events import ClientClass, Spend
+from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config

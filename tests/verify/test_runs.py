@@ -16,7 +16,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
 from fl_shuffle.certificates.writing import exact, text_of
 from fl_shuffle.cli import main

@@ -71,7 +71,6 @@ class CheckInCurve(OneRoundCurve):
         self._batch = batch
         self._rate = batch.participation
         self._whole = VectorCurve(batch)
-        self.own = batch.own
         self.anonymity = batch.anonymity
         """Clients with the same noise, present or not."""
         self._blanket = vector_blanket(batch)

@@ -36,7 +36,7 @@ class VectorCurve(OneRoundCurve):
     def __init__(self, batch: RoundType) -> None:
         super().__init__()
         whole = replace(batch, participation=1.0)
-        self.own = batch.own
+        self.batch = batch
         self.anonymity = batch.anonymity
         found: list[Theorem | VectorBlanket | None]
         if batch.noise == "gaussian":
@@ -44,7 +44,7 @@ class VectorCurve(OneRoundCurve):
         else:
             found = [laplace_shuffle(*batch.in_widths), vector_blanket(whole)]
         self._theorems = [each for each in found if each is not None]
-        wide = batch.noise == "gaussian" and self.own.ratio > WIDE_RATIO and self.credit
+        wide = batch.noise == "gaussian" and self.batch.exposure > WIDE_RATIO and self.credit
         self._far_out = vector_blanket(whole) if wide else None
 
     @property
@@ -53,16 +53,16 @@ class VectorCurve(OneRoundCurve):
 
     @property
     def predicted_mu(self) -> float:
-        return min((each.predicted_mu for each in self._theorems), default=self.own.ratio)
+        return min((each.predicted_mu for each in self._theorems), default=self.batch.exposure)
 
     def local_delta(self, epsilon: float) -> float:
-        profile = gaussian_profile if self.own.noise == "gaussian" else laplace_profile
-        return float(profile(epsilon, self.own.ratio))
+        profile = gaussian_profile if self.batch.noise == "gaussian" else laplace_profile
+        return float(profile(epsilon, self.batch.exposure))
 
     def local_epsilon(self, delta: float) -> float:
-        if self.own.noise == "gaussian":
-            return gaussian_epsilon(delta, self.own.ratio)
-        return laplace_epsilon(delta, self.own.ratio)
+        if self.batch.noise == "gaussian":
+            return gaussian_epsilon(delta, self.batch.exposure)
+        return laplace_epsilon(delta, self.batch.exposure)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
         if local <= NEGLIGIBLE_LOCAL_DELTA:

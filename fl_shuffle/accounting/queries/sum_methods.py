@@ -20,8 +20,7 @@ from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes, report_details
-from fl_shuffle.accounting.reports import ReportClass, RoundType
-from fl_shuffle.accounting.rounds.events import client_class
+from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumTable
 from fl_shuffle.errors import NotApplicableError
@@ -73,11 +72,11 @@ def sum_guarantee(query: Question) -> Guarantee:
     )
 
 
-def _sum_of(query: Question, classes: list[ReportClass]) -> tuple[SumTable, Counts, int]:
+def _sum_of(query: Question, classes: list[ClientClass]) -> tuple[SumTable, Counts, int]:
     """What the classes contribute to a sum; how many reports of each, and honest ones in all."""
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
     honest = honest_reports(query.assumed_honest, int(counts.sum()))
-    return SumTable.of(map(client_class, classes), None), counts, honest
+    return SumTable.of(classes, None), counts, honest
 
 
 def _add_remove(query: Question, epsilon_at: Callable[[float], float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta, secrecy
 from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curve_of
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
@@ -82,12 +82,12 @@ def attack_guarantee(query: Question) -> Guarantee:
     )
 
 
-def batches(query: Question, classes: list[ReportClass]) -> list[RoundType]:
+def batches(query: Question, classes: list[ClientClass]) -> list[RoundType]:
     """The query's round as a client of each class sees it."""
     return [RoundType.of(classes, i, query.participation) for i in range(len(classes))]
 
 
-def report_details(query: Question, classes: list[ReportClass]) -> dict[str, Any]:
+def report_details(query: Question, classes: list[ClientClass]) -> dict[str, Any]:
     """What an answer about vector reports says of the question, beside its other fields."""
     return {
         "records": query.records,
@@ -96,7 +96,7 @@ def report_details(query: Question, classes: list[ReportClass]) -> dict[str, Any
     }
 
 
-def report_classes(query: Question, instead: str) -> list[ReportClass]:
+def report_classes(query: Question, instead: str) -> list[ClientClass]:
     """The query's reports: noise calibrated to its budgets on means in a ball of radius 1.
 
     Raises `NotApplicableError`, ending with `instead`, where the randomizer is another one.
@@ -109,11 +109,11 @@ def report_classes(query: Question, instead: str) -> list[ReportClass]:
     sensitivity = 2.0 if query.unit == "client" else 2.0 / query.records
     if query.sigma is not None:
         count = query.clients or 1
-        return [ReportClass(query.randomizer, query.sigma, 1.0, sensitivity, count)]
+        return [ClientClass(query.randomizer, query.sigma, 1.0, sensitivity, count=count)]
     return [_report_class(query, budget, sensitivity) for budget in query.local_budgets]
 
 
-def _report_class(query: Question, budget: LocalBudget, sensitivity: float) -> ReportClass:
+def _report_class(query: Question, budget: LocalBudget, sensitivity: float) -> ClientClass:
     if budget.epsilon0 <= 0.0:
         raise InvalidValueError("epsilon0", budget.epsilon0, "must be > 0 to fix a noise scale")
     if query.randomizer == "laplace":
@@ -130,4 +130,4 @@ def _report_class(query: Question, budget: LocalBudget, sensitivity: float) -> R
             )
         sigma = classical_sigma if query.calibration == "classical" else analytic_sigma
         scale = sigma(budget.epsilon0, budget.delta0, sensitivity)
-    return ReportClass(str(query.randomizer), scale, 1.0, sensitivity, budget.count)
+    return ClientClass(str(query.randomizer), scale, 1.0, sensitivity, count=budget.count)

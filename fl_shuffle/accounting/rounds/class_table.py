@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
 from fl_shuffle.errors import InvalidValueError
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-NOISE_KINDS = ("gaussian", "laplace", "user", "declared")
 COLUMNS = ("scale", "radius", "sensitivity", "epsilon0", "delta0")
 
 
@@ -74,11 +73,11 @@ class ClassTable(Sequence[ClientClass]):
     def __getitem__(self, index: int | slice) -> ClientClass | Sequence[ClientClass]:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self)))]
-        return ClientClass(
-            noise=NOISE_KINDS[self.noise[index]],
-            **{name: float(getattr(self, name)[index]) for name in COLUMNS},
-            records=int(self.records[index]),
+        noise, records = NOISE_KINDS[self.noise[index]], int(self.records[index])
+        scale, radius, sensitivity, epsilon0, delta0 = (
+            float(getattr(self, name)[index]) for name in COLUMNS
         )
+        return ClientClass(noise, scale, radius, sensitivity, epsilon0, delta0, records)
 
     def __len__(self) -> int:
         return int(self.noise.size)

@@ -7,56 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fl_shuffle.accounting.guarantee import Status, proof_over_attack
-from fl_shuffle.accounting.reports import OwnLaw, ReportClass
-from fl_shuffle.errors import InvalidValueError, require_choice, require_real
-
-
-@dataclass(frozen=True)
-class ClientClass:
-    """Clients with identical randomizers: what one report of theirs is to the accountant.
-
-    `noise` is `gaussian`, `laplace`, `user` (no known law: the declared local budget counts) or
-    `declared` (what a client's own training did to its records is as good as one Gaussian mechanism
-    of this `scale` and `sensitivity`, as it says; nothing is known of its report).
-    `scale` is the Gaussian standard deviation or the Laplace scale b of each coordinate; `radius`
-    bounds the norm of the mean report before noise (l2 for Gaussian, l1 for Laplace);
-    `sensitivity` bounds how far that mean moves when one unit is replaced. `epsilon0`, `delta0` are
-    the budget the client asked for, which the noise may or may not deliver.
-    """
-
-    noise: str
-    scale: float
-    radius: float
-    sensitivity: float
-    epsilon0: float
-    delta0: float
-    records: int
-
-    def __post_init__(self) -> None:
-        require_choice("noise", self.noise, ("gaussian", "laplace", "user", "declared"))
-        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=self.noise != "user")
-        require_real("radius", self.radius, minimum=0.0)
-        require_real("sensitivity", self.sensitivity, minimum=0.0)
-        require_real("epsilon0", self.epsilon0, minimum=0.0)
-        require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
-
-    @property
-    def exposure(self) -> float:
-        """How far replacing one unit moves the mean, in noise widths (the Gaussian mu)."""
-        if self.noise == "user":
-            return self.epsilon0
-        return min(self.sensitivity, 2.0 * self.radius) / self.scale
-
-    @property
-    def law(self) -> OwnLaw:
-        """The client's own noise; steps that it declares count as one Gaussian mechanism."""
-        noise = "gaussian" if self.noise == "declared" else self.noise
-        return OwnLaw(noise, self.exposure, self.delta0 if noise == "user" else 0.0)
-
-
-def client_class(kind: ReportClass) -> ClientClass:
-    """The same reports as a run's accountant sees them; no budget was asked for."""
-    return ClientClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, kind.ratio, 0.0, 1)
+from fl_shuffle.errors import InvalidValueError
 
 
 @dataclass(frozen=True)

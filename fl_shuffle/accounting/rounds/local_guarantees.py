@@ -24,10 +24,9 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_epsilons,
     gaussian_profile,
 )
-from fl_shuffle.accounting.reports import OwnLaw
+from fl_shuffle.accounting.reports import ClientClass, OwnLaw
 from fl_shuffle.accounting.round_off import ROUND_OFF
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
-from fl_shuffle.accounting.rounds.events import ClientClass
 
 DECLARED_INFLATION = 1.0 + 100.0 * ROUND_OFF
 """Of the sum over a declared report's losses: logarithms of factorials have many digits."""

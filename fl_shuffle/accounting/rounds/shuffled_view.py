@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
-from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundKind, RoundType
+from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, RoundKind, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, curve_of
 
 MAX_BALLS_TOLD_APART = 20
@@ -73,7 +72,7 @@ class ShuffledView:
         self._sequential = schedule == "sequential"
         self._classes = ClassTable.of(classes)
         self._group_of_class = np.full(len(self._classes), -1, dtype=np.int64)
-        self._groups: list[ReportClass] = []
+        self._groups: list[ClientClass] = []
         self._cohort_of: list[slice] = []
         """Of each group: the groups with the same noise."""
         self._add_cohorts(np.bincount(class_of, minlength=len(self._classes)))
@@ -108,7 +107,7 @@ class ShuffledView:
                 self._group_of_class[part] = len(self._groups)
                 radius, sensitivity = table.radius[part].max(), table.sensitivity[part].max()
                 self._groups.append(
-                    ReportClass(own.noise, own.scale, float(radius), float(sensitivity), 0)
+                    replace(own, radius=float(radius), sensitivity=float(sensitivity))
                 )
             self._cohort_of += [slice(first, len(self._groups))] * len(parts)
 
@@ -151,7 +150,7 @@ class ShuffledView:
             kind = kind.in_smallest_place()
         return kind.without(lost)
 
-    def _batch(self, counts: Sequence[int], cohort: slice) -> list[ReportClass]:
+    def _batch(self, counts: Sequence[int], cohort: slice) -> list[ClientClass]:
         return [
             replace(group, count=count)
             for group, count in zip(self._groups[cohort], counts, strict=True)

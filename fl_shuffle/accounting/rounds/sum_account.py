@@ -20,8 +20,8 @@ from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_s
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.errors import NotApplicableError
 

@@ -1,6 +1,7 @@
 """The attack over all rounds: its error rates are those of a simulation, and never beat a proof."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,8 @@ from scipy.special import ndtr
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import Scores, attack_delta, attack_epsilon
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
-from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.events import client_class
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import InvalidValueError
 
@@ -21,12 +21,12 @@ LIBRARY = RoundLibrary()
 
 def equal(noise: str, ratio: float, clients: int, step: float = 2.0) -> RoundType:
     """Clients in unit balls whose means move by `step`, `ratio` noise widths."""
-    return RoundType.of([ReportClass(noise, step / ratio, 1.0, step, clients)], 0)
+    return RoundType.of([ClientClass(noise, step / ratio, 1.0, step, count=clients)], 0)
 
 
-def batch_of(noise: str, *rows: tuple[float, float, float, int]) -> list[ReportClass]:
+def batch_of(noise: str, *rows: tuple[float, float, float, int]) -> list[ClientClass]:
     """Classes of (scale, radius, sensitivity, count)."""
-    return [ReportClass(noise, *row) for row in rows]
+    return [ClientClass(noise, *row[:3], count=row[3]) for row in rows]
 
 
 MIXED = ((3.0, 1.0, 0.8, 4), (3.3, 0.5, 0.1, 9), (6.0, 0.7, 0.7, 7))
@@ -45,10 +45,10 @@ MIXED = ((3.0, 1.0, 0.8, 4), (3.3, 0.5, 0.1, 9), (6.0, 0.7, 0.7, 7))
     ],
 )
 def test_probabilities_are_those_of_a_simulation(
-    classes: list[ReportClass], dimension: int, rounds: int
+    classes: list[ClientClass], dimension: int, rounds: int
 ) -> None:
     """100,000 sums of scores: a false alarm once in about 10^5 tests, a shift of 0.8% is seen."""
-    table = ClassTable.of(client_class(each) for each in classes)
+    table = ClassTable.of(classes)
     batch = population_batch(table, np.array([each.count for each in classes]), 0, dimension)
     assert batch is not None
     data = data_sets(batch)[-1]
@@ -155,10 +155,7 @@ def test_a_population_is_attacked_as_its_batch() -> None:
     table = population(rng.uniform(0.1, 0.3, 40), np.full(40, 2.0))
     counts = rng.integers(0, 5, 40)
     counts[7] = 2
-    batch = [
-        ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
-        for kind, count in zip(table, counts, strict=True)
-    ]
+    batch = [replace(kind, count=int(count)) for kind, count in zip(table, counts, strict=True)]
     assert population_batch(table, counts, 7, 30) == Batch.of(RoundType.of(batch, 7), 30)
 
 

@@ -90,8 +90,8 @@ def test_others_with_other_balls() -> None:
     """Whoever takes the client's place may lie farther off; each counts as one of the widest."""
     batch = RoundType("gaussian", 5.0, 0.5, 0.1, ((0.5, 299), (1.0, 700)), participation=0.5)
     for each in CheckInCurve(batch)._cells:
-        assert each.moved.own.sensitivity == 1.5 and each.moved.own.radius == 1.0
-        assert each.replaced.own.sensitivity == 0.1
+        assert each.moved.batch.sensitivity == 1.5 and each.moved.batch.radius == 1.0
+        assert each.replaced.batch.sensitivity == 0.1
         assert each.replaced.anonymity == round(each.low * 1000)
 
 

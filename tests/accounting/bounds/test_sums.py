@@ -20,7 +20,7 @@ from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_m
 from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.configuration.reading import parse_config
 

@@ -17,7 +17,7 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.laws.gaussian import GaussianLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
-from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.errors import InvalidValueError
 from tests.oracles import cells, hockey_stick, shuffle_delta, shuffled_law
 
@@ -155,7 +155,7 @@ def test_a_move_of_almost_nothing_costs_no_more_than_alone(noise: str, move: flo
 def test_bad_report_classes_are_refused(field: str, value: object) -> None:
     good = {"noise": "gaussian", "scale": 1.0, "radius": 1.0, "sensitivity": 2.0, "count": 3}
     with pytest.raises(InvalidValueError, match=field):
-        ReportClass(**{**good, field: value})
+        ClientClass(**{**good, field: value})
 
 
 @pytest.mark.slow

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
-from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundType
+from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, outweighs
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
@@ -24,7 +23,8 @@ from fl_shuffle.errors import InvalidValueError
 
 def test_reference_values_of_many_rounds() -> None:
     """Local 0.5, n = 1000, delta 1e-6: 0.05801 for one round; 0.4708 for fifty, on a fine grid."""
-    library, kind = RoundLibrary(), RoundType.of([ReportClass("laplace", 4.0, 1.0, 2.0, 1000)], 0)
+    kind = RoundType.of([ClientClass("laplace", 4.0, 1.0, 2.0, count=1000)], 0)
+    library = RoundLibrary()
     assert library.epsilon({kind: 1}, 1e-6) == pytest.approx(0.05801, rel=1e-3)
     fifty = library.epsilon({kind: 50}, 1e-6)
     assert 0.4708 * 0.999 <= fifty <= 0.4708 * 1.01
@@ -128,8 +128,8 @@ def test_a_type_stands_for_clients_of_the_same_noise_that_can_move_less(
 SCALE = 8.0
 
 
-def batch_of(radii: list[float]) -> list[ReportClass]:
-    return [ReportClass("gaussian", SCALE, r, 2.0 * r, 1) for r in radii]
+def batch_of(radii: list[float]) -> list[ClientClass]:
+    return [ClientClass("gaussian", SCALE, r, 2.0 * r, count=1) for r in radii]
 
 
 @given(radii=st.lists(st.integers(1, 12), min_size=2, max_size=14), lost=st.integers(0, 3))

@@ -29,8 +29,7 @@ from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.queries.methods import bound, compare
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes
-from fl_shuffle.accounting.reports import ReportClass
-from fl_shuffle.accounting.rounds.events import ClientClass, client_class
+from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import make_budgets
@@ -259,14 +258,14 @@ SETTINGS = {
 }
 
 
-def of_a_run(setting: Setting, classes: list[ReportClass]) -> float:
+def of_a_run(setting: Setting, classes: list[ClientClass]) -> float:
     """The headline of a run whose reports have unknown dimension, after its last of 3 rounds."""
     counts = [kind.count for kind in classes]
     counts[0] += setting.absent
     class_of = np.repeat(np.arange(len(classes)), counts)
     present = np.arange(len(class_of)) >= setting.absent
     account = Accountant(
-        [client_class(kind) for kind in classes], class_of, unit=setting.unit, delta=1e-6,
+        classes, class_of, unit=setting.unit, delta=1e-6,
         schedule="aggregate",
         trust=Trust(release="sum", assumed_honest=setting.assumed_honest),
     )  # fmt: skip

@@ -9,8 +9,7 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
-from fl_shuffle.accounting.reports import DeclaredRound, RoundType
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundKind
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 from fl_shuffle.accounting.rounds.trust import Trust
