@@ -23,7 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     option(parser, "config", "CONFIG.toml", "what to run (default: the quickstart)", nargs="?")
     axis = "a setting and its values; may be repeated: every combination is run"
     repeated(parser, "--grid", "SECTION.KEY=VALUE,VALUE,...", axis)
-    option(parser, "--seeds", "N", "run each combination with N seeds (default 1)", type=int)
+    option(
+        parser, "--seeds", "N", "run each combination with N seeds (default 1)", type=int, default=1
+    )
     add_overrides(parser)
     option(parser, "--jobs", "N", "runs at once (default 1)", type=int, default=1)
     option(parser, "--out", "DIR", "the sweep's folder (default: runs/DATE-TIME)")
@@ -33,18 +35,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api import played
+    from fl_shuffle.configuration.reading import QUICKSTART, load_config
     from fl_shuffle.errors import ConfigError, RunInterrupted
     from fl_shuffle.sweeps.directory import new_sweep, reopen_sweep
+    from fl_shuffle.sweeps.points import Sweep, parse_axis
 
     failures: list[str] = []
     if arguments.resume:
         for name in ("config", "grid", "seeds", "set", "out"):
-            if getattr(arguments, name) not in (None, []):
+            if getattr(arguments, name) not in (None, [], 1):
                 shown = name if name == "config" else f"--{name}"
                 raise ConfigError(f"--resume DIR takes everything from DIR; leave out {shown}")
         directory, plan = reopen_sweep(Path(arguments.resume))
     else:
-        plan = _planned(arguments)
+        base = load_config(arguments.config or QUICKSTART, arguments.set).to_dict()
+        plan = Sweep.of(base, [parse_axis(text) for text in arguments.grid], arguments.seeds)
         directory = new_sweep(plan, Path(arguments.out) if arguments.out else None)
     try:
         with _progress(plan, failures, quiet=arguments.quiet) as observe:
@@ -53,16 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise RunInterrupted(directory.path, "sweep") from None
     say(*_lines(result, failures))
     return 1 if failures else 0
-
-
-def _planned(arguments: argparse.Namespace) -> Sweep:
-    """What is to be swept, found valid."""
-    from fl_shuffle.configuration.reading import QUICKSTART, load_config
-    from fl_shuffle.sweeps.points import Sweep, parse_axis
-
-    base = load_config(arguments.config or QUICKSTART, arguments.set)
-    axes = [parse_axis(text) for text in arguments.grid]
-    return Sweep.of(base.to_dict(), axes, 1 if arguments.seeds is None else arguments.seeds)
 
 
 @contextmanager

@@ -29,9 +29,10 @@ from tests.small_federation import model_bytes
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a space").mkdir()
+    monkeypatch.chdir(tmp_path / "a space")
     assert main(["new", "my-hospitals"]) == 0
-    return tmp_path / "my-hospitals"
+    return tmp_path / "a space" / "my-hospitals"
 
 
 @pytest.mark.slow
@@ -49,8 +50,7 @@ def test_its_own_test_passes_and_it_learns(app: Path) -> None:
         return done.stdout
 
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
-    program = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
-    run("-c", program, "simulate", "config.toml", "--quiet", "--rounds=5", "--out", "run")
+    run("-m", "fl_shuffle", "simulate", "config.toml", "--quiet", "--rounds=5", "--out", "run")
     summary = json.loads((app / "run" / "summary.json").read_text())
     assert summary["accuracy"] > 0.2 and summary["epsilon"] < 3.0
     assert main(["report", str(app / "run")]) == 0
@@ -59,27 +59,17 @@ def test_its_own_test_passes_and_it_learns(app: Path) -> None:
     assert (app / "my_hospitals" / "task.py").is_file()
 
 
-@pytest.fixture
-def app_in_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # Another name than that of the app that other tests have imported.
-    (tmp_path / "a space").mkdir()
-    monkeypatch.chdir(tmp_path / "a space")
-    assert main(["new", "my-wards"]) == 0
-    monkeypatch.chdir("my-wards")
-    return Path.cwd()
-
-
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [2, 100_000])
-def test_flwr_run_ends_and_nothing_of_it_stays(app_in_space: Path, rounds: int) -> None:
+def test_flwr_run_ends_and_nothing_of_it_stays(app: Path, rounds: int) -> None:
     """At its end, with the bits of a run in one process; and on Ctrl-C."""
     pytest.importorskip("ray")
-    mark, out = uuid.uuid4().hex, app_in_space / "flower run"
+    mark, out = uuid.uuid4().hex, app / "flower run"
     environment = {**os.environ, MARK: mark, "PYTHONPATH": str(ROOT)}
     command = [*COMMAND, "simulate", "config.toml", "--quiet", "--rounds", str(rounds)]
     flower = [*command, "--engine", "flwr", "--jobs", "1", "--out", str(out)]
-    with subprocess.Popen(flower, env=environment, start_new_session=True) as process:
+    with subprocess.Popen(flower, cwd=app, env=environment, start_new_session=True) as process:
         try:
             if rounds > 2:
                 wait_until(
@@ -92,8 +82,8 @@ def test_flwr_run_ends_and_nothing_of_it_stays(app_in_space: Path, rounds: int) 
             for each in marked(mark):
                 os.kill(each, signal.SIGKILL)
     if rounds == 2:
-        subprocess.run([*command, "--out", "here"], env=environment, check=True)
-        assert model_bytes(app_in_space / "here") == model_bytes(out)
+        subprocess.run([*command, "--out", "here"], cwd=app, env=environment, check=True)
+        assert model_bytes(app / "here") == model_bytes(out)
 
 
 def test_flwr_run_wants_an_app_that_takes_its_settings(
