@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reproduction.published import (
-    echo_epsilon,
-    echo_sum,
     gspa_exact_curve,
 )
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from tests.oracles import clone_pair, krr_matrix, pair_delta, worst_delta
-
-
-def test_echo_by_its_double_sum() -> None:
-    rng = np.random.default_rng(3)
-    eps = rng.uniform(0.2, 2.0, 60)
-    total = 0.0
-    for i in set(range(60)) - {int(np.argmax(eps))}:
-        for j in range(60):
-            ratio = eps[i] / eps[j] * (1 - math.exp(-eps[j])) / (1 - math.exp(-eps[i]))
-            total += ratio * math.exp(-max(eps[i], eps[j])) / 60
-    budgets = [LocalBudget(float(x)) for x in eps]
-    assert echo_sum(budgets) == pytest.approx(total, rel=1e-12)
-    # Too few echoes for its condition: the local budget is all that is left.
-    assert echo_epsilon(budgets, 1e-6) == pytest.approx(float(eps.max()))
 
 
 @settings(max_examples=12, deadline=None)
