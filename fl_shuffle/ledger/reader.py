@@ -186,7 +186,7 @@ class LedgerRecord(RunView):
         self.link = require_links(path, first, tried)
         self.entries = 2 * len(tried) - (not tried[-1][4]) if tried else 0
         self.attempts = [(row[1], _mask(row[5], clients)) for row in tried if row[4]]
-        if self.config["run"]["entropy"] == "seeded":
+        if self.seeded:
             # A repeated attempt releases the same bits again: it counts once.
             self.attempts = list(dict(self.attempts).items())
         table = self.table()
@@ -196,6 +196,16 @@ class LedgerRecord(RunView):
         self.spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
         kept = read(path, database, "checkpoint")
         self.checkpoint: tuple[int, bytes | str] | None = kept[0][1:] if kept else None
+
+    @property
+    def first_round(self) -> int:
+        """The round to go on with: that after the state that was kept last."""
+        return 1 + (self.checkpoint[0] if self.checkpoint else 0)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a round that is played again has the same bits."""
+        return bool(self.config["run"]["entropy"] == "seeded")
 
 
 def _metrics_of(path: Path) -> dict[int, dict[str, float]]:

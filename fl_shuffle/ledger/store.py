@@ -182,11 +182,30 @@ class Ledger:
             if self._new_state:
                 self._forget_states()
 
-    def finish(self) -> None:
-        """Make everything durable, and leave nothing in the file that is in no table.
+    def finish(
+        self,
+        totals: ClientTotals,
+        last_round: int,
+        attacks: Mapping[str, Column],
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Write every client's own totals, what attacks on all rounds up to the last one reach
+        (nothing where none was played), and facts; make everything durable, and leave nothing in
+        the file that is in no table.
 
         Pages of replaced rows would tell when checkpoints were written, so how fast rounds were.
         """
+        # A column that says nothing is NaN, which SQLite keeps as NULL.
+        columns = (totals.rounds, totals.proven, totals.sum, totals.local)
+        fill(self._db, "client_spend", *columns)
+        for name, column in attacks.items():
+            own = [(value, last_round, index) for index, value in column.epsilon.items()]
+            worst = (column.worst, last_round)
+            self._db.execute(f"UPDATE rounds SET {name} = ? WHERE round = ?", worst)
+            where = "WHERE round = ? AND class_id = ?"
+            self._db.executemany(f"UPDATE round_classes SET {name} = ? {where}", own)
+        for key, value in facts.items():
+            self.set_meta(key, value)
         self._db.execute("DELETE FROM checkpoint WHERE typeof(state) = 'text'")
         self._db.commit()
         self._merge()
@@ -313,15 +332,6 @@ class Ledger:
         insert(self._db, "metrics", [(round_number, *each) for each in found.items()])
         self._db.execute("UPDATE rounds SET seconds = ? WHERE round = ?", (seconds, round_number))
 
-    def record_attacks(self, round_number: int, columns: Mapping[str, Column]) -> None:
-        """Stage what attacks on all rounds up to this last one reach: the columns `LOWER_NAMES`."""
-        for name in LOWER_NAMES:
-            own = [(value, round_number, index) for index, value in columns[name].epsilon.items()]
-            worst = (columns[name].worst, round_number)
-            self._db.execute(f"UPDATE rounds SET {name} = ? WHERE round = ?", worst)
-            where = "WHERE round = ? AND class_id = ?"
-            self._db.executemany(f"UPDATE round_classes SET {name} = ? {where}", own)
-
     def checkpoint(self, round_number: int, state: bytes | str) -> None:
         """Stage what is needed to go on after `round_number` if the process dies: itself, or the
         digest of the file that it is in, durably.
@@ -340,12 +350,6 @@ class Ledger:
     def set_meta(self, key: str, value: Any) -> None:
         """Add or change one fact."""
         insert(self._db, "meta", [(key, json.dumps(value))])
-
-    def write_client_spend(self, totals: ClientTotals) -> None:
-        """Stage every client's own totals: rounds taken part in, and its epsilons."""
-        # A column that says nothing is NaN, which SQLite keeps as NULL.
-        columns = (totals.rounds, totals.proven, totals.sum, totals.local)
-        fill(self._db, "client_spend", *columns)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.events import Column, Spend
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.state_file import store_state
 from fl_shuffle.ledger.store import Ledger
@@ -101,18 +101,6 @@ class LedgerWriter:
             return
         self._last_checkpoint = now
         self.ledger.checkpoint(round_number, store_state(self.ledger.path.parent, state))
-
-    def close_books(self, rounds: int) -> dict[str, Column]:
-        """Write every client's totals and what attacks on all `rounds` rounds reach, and make the
-        ledger durable; returns the attacks' columns, none where no round was played."""
-        started = time.perf_counter()
-        columns = self.accountant.lower_columns() if rounds else {}
-        if columns:
-            self.ledger.record_attacks(rounds, columns)
-        self.ledger.write_client_spend(self.accountant.client_totals())
-        self.ledger.flush()
-        self.seconds += time.perf_counter() - started
-        return columns
 
     def _too_much(self, spend: Spend, present: Mask) -> str:
         """Which budget this would exceed, in words; empty if none."""

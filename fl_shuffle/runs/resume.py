@@ -131,16 +131,11 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: b
     return kept is not None
 
 
-def first_round(known: LedgerRecord) -> int:
-    """The round to go on with: that after the state that was kept last."""
-    return 1 + (known.checkpoint[0] if known.checkpoint else 0)
-
-
 def replays(known: LedgerRecord) -> str:
     """Which rounds of a seeded run that was stopped are played again when it goes on; empty where
     there are none."""
-    first, last = first_round(known), int(known.rounds.max(initial=0))
-    if known.config["run"]["entropy"] != "seeded" or last < first:
+    first, last = known.first_round, int(known.rounds.max(initial=0))
+    if not known.seeded or last < first:
         return ""
     rounds = f"rounds {first} to {last} are" if last > first else f"round {first} is"
     return f"{rounds} played again from the seed, with the same bits, and counted once"
@@ -158,8 +153,8 @@ def restore(
     """
     if known.checkpoint is not None:
         _restore_state(known.path, known.checkpoint[1], optimizer)
-    first, attempts = first_round(known), known.attempts
-    if known.config["run"]["entropy"] == "seeded":
+    first, attempts = known.first_round, known.attempts
+    if known.seeded:
         attempts = [(number, present) for number, present in attempts if number < first]
     spend, counted = None, None
     for index, (number, present) in enumerate(attempts, 1):
@@ -196,7 +191,7 @@ def require_newest(directory: RunDirectory, known: LedgerRecord) -> str:
     recorded last becomes durable with the next reservation, so that one entry may always be
     missing.)
     """
-    path, after, rounds = directory.path, first_round(known) - 1, set(known.rounds.tolist())
+    path, after, rounds = directory.path, known.first_round - 1, set(known.rounds.tolist())
     missing = next((number for number in range(1, after + 1) if number not in rounds), None)
     if missing is not None:
         raise RunError(
@@ -209,10 +204,9 @@ def require_newest(directory: RunDirectory, known: LedgerRecord) -> str:
             f"{path}: the ledger is another run's than the one that {LOCK} tells of; put the run's "
             "own ledger back"
         )
-    seeded = known.config["run"]["entropy"] == "seeded"
-    if entries <= known.entries + seeded:
+    if entries <= known.entries + known.seeded:
         return ""
-    if seeded:
+    if known.seeded:
         return f"{LOCK} tells of later rounds, which are played again, to the same bits"
     raise RunError(
         f"{path}: the ledger is older than the run, as {LOCK} tells, and what was released since "

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.events import Column, Spend
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.durable_files import replace_file
@@ -25,6 +25,7 @@ from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.tables import as_csv, columns_with
 from fl_shuffle.ledger.writer import LedgerWriter, Mask
+from fl_shuffle.runs import resume
 from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
 from fl_shuffle.runs.directory import (
     CONFIG,
@@ -46,17 +47,6 @@ from fl_shuffle.runs.events import (
     unobserved,
 )
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.resume import (
-    UNCHECKED,
-    as_text,
-    changes_of,
-    first_round,
-    replays,
-    require_newest,
-    require_same,
-    restore,
-    unfinished_ledger,
-)
 from fl_shuffle.runs.views import json_ready, quantiles_of, summary_of
 
 
@@ -89,7 +79,7 @@ class Run(LedgerWriter):
         self._columns = columns_with(facts.metrics)
         self._spend: Spend | None = None
         self._counted: tuple[int, Mask, Spend] | None = None
-        directory.write(CONFIG, as_text(config.to_dict()))
+        directory.write(CONFIG, resume.as_text(config.to_dict()))
         self._metrics = directory.append(METRICS)
 
     @property
@@ -138,11 +128,11 @@ class Run(LedgerWriter):
         if known is None:
             self._metrics.write(",".join(self._columns) + "\n")
             return
-        note = require_newest(self._directory, known)
+        note = resume.require_newest(self._directory, known)
         if note:
             self.ledger.note(0, "resumed", note)
-        self.first_round = first = first_round(known)
-        spend, counted = restore(known, self.accountant, optimizer)
+        self.first_round = first = known.first_round
+        spend, counted = resume.restore(known, self.accountant, optimizer)
         self._rewrite(known.metrics_text(before=first))
         if spend is not None:
             self.rounds, self._spend = first - 1, spend
@@ -150,7 +140,7 @@ class Run(LedgerWriter):
             # lost, and the round is reserved and counted anew.
             if counted is not None and self.config.privacy.shuffler == "apart":
                 self._counted = (first, counted, spend)
-        said = replays(known)
+        said = resume.replays(known)
         log.info("resuming at round %d%s", first, f": {said}" if said else "")
         if said:
             self._observer(Preparing(f"going on at round {first}: {said}"))
@@ -164,7 +154,7 @@ class Run(LedgerWriter):
     def announce(self, *, checked: bool) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches. `checked`:
         whether the data of a run that goes on could be compared."""
-        unchecked, new = () if checked else (UNCHECKED,), self.known is None
+        unchecked, new = () if checked else (resume.UNCHECKED,), self.known is None
         warnings = (*self.facts.warnings, *unchecked)
         noise, warned = self.facts.noise
         noise = "" if warned else noise
@@ -190,27 +180,15 @@ class Run(LedgerWriter):
         folder = self._directory.path
         tensors = {name: tensor.contiguous() for name, tensor in model.items()}
         replace_file(folder / MODEL, lambda path: save_file(tensors, path))
-        attacks = self.close_books(self.rounds)
-        self.ledger.set_meta("outcome", self._outcome(stopped_early, failed, attacks))
-        self.ledger.set_meta("finished", datetime.now(UTC).isoformat() if self._times else None)
-        self.ledger.finish()
-        view = RunView(folder)
-        summary = summary_of(view)
-        self._rewrite(view.metrics_text())
-        self._directory.write(SUMMARY, as_text(summary))
-        forget_data(self.run)
-        self._directory.no_witness()
-        self._observer(RunFinished(summary))
-
-    def _outcome(
-        self, stopped_early: str | None, failed: bool, attacks: Mapping[str, Column]
-    ) -> dict[str, Any]:
-        """What the ledger's other tables do not say of a run that is over."""
+        started = time.perf_counter()
+        totals = self.accountant.client_totals()
+        attacks = self.accountant.lower_columns() if self.rounds else {}
+        self.seconds += time.perf_counter() - started
         columns = {} if self._spend is None else {**self._spend.columns, **attacks}
-        return {
+        outcome = {
             "stopped_early": stopped_early,
             "failed": failed,
-            "epsilon_quantiles": json_ready(quantiles_of(self.accountant.client_totals())),
+            "epsilon_quantiles": json_ready(quantiles_of(totals)),
             "columns": {
                 name: {"status": str(column.status), "source": column.source, "note": column.note}
                 for name, column in columns.items()
@@ -218,6 +196,16 @@ class Run(LedgerWriter):
             "accounting_seconds": self.seconds if self._times else None,
             "seconds": time.time() - self._started if self._times else None,
         }
+        finished = datetime.now(UTC).isoformat() if self._times else None
+        facts = {"outcome": outcome, "finished": finished}
+        self.ledger.finish(totals, self.rounds, attacks, facts)
+        view = RunView(folder)
+        summary = summary_of(view)
+        self._rewrite(view.metrics_text())
+        self._directory.write(SUMMARY, resume.as_text(summary))
+        forget_data(self.run)
+        self._directory.no_witness()
+        self._observer(RunFinished(summary))
 
     def close(self) -> None:
         """Flush and close every file."""
@@ -240,10 +228,10 @@ def open_run(
     directory = RunDirectory.at(place, Path(config.run.out))
     try:
         if place.goes_on:
-            known = unfinished_ledger(directory.path)
-            changes = changes_of(directory.path, parse_config(known.config), config)
+            known = resume.unfinished_ledger(directory.path)
+            changes = resume.changes_of(directory.path, parse_config(known.config), config)
             vouched = place.resume == "data-unchanged"
-            checked = require_same(directory.path, known, facts, vouched=vouched)
+            checked = resume.require_same(directory.path, known, facts, vouched=vouched)
             ledger = Ledger.open(directory.path / LEDGER)
             for change in changes:
                 ledger.note(0, "changed", change)
@@ -268,7 +256,7 @@ def open_run(
         path = directory.path
         if not (path / LEDGER).exists():
             raise
-        raise RunInterrupted(path, note=replays(LedgerRecord(path))) from None
+        raise RunInterrupted(path, note=resume.replays(LedgerRecord(path))) from None
     finally:
         directory.close()
 
