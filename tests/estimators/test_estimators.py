@@ -147,7 +147,7 @@ def test_published_forms_by_hand() -> None:
     assert mean.high[0] - mean.value[0] == pytest.approx(1.959964 * deviation, rel=1e-6)
 
 
-RNG = np.random.default_rng(0)
+RNG, ONES = np.random.default_rng(0), np.ones(2)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,8 @@ RNG = np.random.default_rng(0)
         (lambda: estimate_frequency(np.array([0, 1]), np.array([1.0, 1e-300]), KRR), "too small"),
         (lambda: estimate_frequency(np.array([0]), 1.0, KRR, estimator="publishd"), "did you mean"),
         (lambda: KRR.randomize(np.array([0, 7]), 1.0, RNG), "value"),
-        (lambda: KRR.randomize(np.array([[0]]), 1.0, RNG), "values"),
         (lambda: KRR.randomize(np.array([0, 1]), np.ones(3), RNG), "epsilon0"),
-        (lambda: bounded("laplace").randomize(np.array([30.0, 90.0]), np.ones(2), RNG), "value"),
+        (lambda: bounded("laplace").randomize(np.array([30.0, 90.0]), ONES, RNG), "value"),
         (lambda: bounded("laplace").randomize(np.array(["1"]), np.ones(1), RNG), "values"),
         (lambda: BoundedRandomizer("cauchy", 0.0, 1.0), "randomizer"),
         (lambda: BoundedRandomizer("laplace", 1.0, 1.0), "high"),

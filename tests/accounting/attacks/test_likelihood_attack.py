@@ -152,24 +152,20 @@ def population(radii: np.ndarray, scales: np.ndarray) -> ClassTable:
 
 def test_a_population_is_attacked_as_its_batch() -> None:
     rng = np.random.default_rng(1)
-    table = population(rng.uniform(0.1, 0.3, 40), np.full(40, 2.0))
-    counts = rng.integers(0, 5, 40)
+    table, counts = population(rng.uniform(0.1, 0.3, 40), np.full(40, 2.0)), rng.integers(0, 5, 40)
     counts[7] = 2
     batch = [replace(kind, count=int(count)) for kind, count in zip(table, counts, strict=True)]
     assert population_batch(table, counts, 7, 30) == Batch.of(RoundType.of(batch, 7), 30)
 
 
 def test_many_radii_are_put_nearer_and_many_scales_given_up() -> None:
-    rng = np.random.default_rng(3)
-    radii, ones = np.exp(rng.uniform(-9.0, 0.0, 5000)), np.ones(5000, dtype=np.int64)
+    """Every other lies in its own ball: sorted, none further out than the radius it stands for."""
+    radii, ones = np.exp(np.random.default_rng(3).uniform(-9.0, 0.0, 5000)), np.ones(5000, int)
     radii[0] = 1.0
     found = population_batch(population(radii, np.full(5000, 40.0)), ones, 0, 3)
     assert found is not None and len(found.others) < 400
     nearer, _, numbers = np.array(found.others).T
-    assert numbers.sum() == 4999
-    # Every other lies in its own ball: sorted, none further out than the radius it stands for.
-    placed = np.sort(np.repeat(nearer, numbers.astype(int))) * 40.0
-    assert np.all(placed <= np.sort(radii[1:]) * (1 + 1e-12))
-    assert np.all(placed >= np.sort(radii[1:]) * 0.979 - 1e-3)
+    placed, own = np.sort(np.repeat(nearer, numbers.astype(int))) * 40.0, np.sort(radii[1:])
+    assert np.all(placed <= own * (1 + 1e-12)) and np.all(placed >= own * 0.979 - 1e-3)
     scaled = population_batch(population(radii, 40.0 + radii), ones, 0, 3)
     assert scaled is not None and data_sets(scaled) == []

@@ -14,14 +14,11 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon, add_remove_of
-from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.sum_release import gaussian, laplace
 from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_mu
 from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
-from fl_shuffle.accounting.reports import ClientClass
-from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.configuration.reading import parse_config
 
 Vector = NDArray[np.float64]
@@ -300,21 +297,3 @@ def test_coordinates_with_little_own_noise(small: float, dimension: int) -> None
     bad = laplace._bad_coordinates(small, dimension)
     assert binom.sf(bad, dimension, small) <= 0.25 * laplace.SUM_RARE
     assert bad <= 10.0 * small * dimension + 40
-
-
-def test_account_of_laplace_reports() -> None:
-    """Squares add up, each sum pays its rare cases; too few reports: all is local."""
-    classes = [ClientClass("laplace", 4.0, 1.0, 2.0, 0.5, 0.0, 1)]
-    account = SumAccount.start(
-        classes, np.zeros(1000, np.int64), schedule="aggregate", dimension=10
-    )
-    for _ in range(30):
-        account = account.after(np.arange(1000) < 900)
-    one = np.array([4.0]), np.array([2.0]), np.array([2.0**-14]), np.array([900])
-    mu = float(laplace_sum_mu(*one, dimension=10)[0]) * math.sqrt(30)
-    expected = sum_epsilon(1e-6 - 30 * laplace.SUM_RARE, mu)
-    assert account.epsilons(1e-6)[0] == pytest.approx(expected, rel=1e-9)
-    assert account.curve(0).profile(expected) <= 1e-6 * (1 + 1e-8)
-    few = account.after(np.arange(1000) < 3)
-    assert few.epsilons(1e-6)[0] == pytest.approx(laplace_epsilon(1e-6, 0.5, 31), rel=1e-9)
-    assert few.epsilons(1e-6)[5] == pytest.approx(expected, rel=1e-9)

@@ -56,7 +56,7 @@ RANDOMIZERS: dict[str, Callable[[float], Randomizer]] = {
 SMALL: list[tuple[Randomizer, Matrix, int]] = [
     (KRandomizedResponse(1.0, 2), krr_matrix(1.0, 2), 6),
     (KRandomizedResponse(2.0, 3), krr_matrix(2.0, 3), 5),
-    (KRandomizedResponse(8.0, 4), krr_matrix(8.0, 4), 3),
+    (KRandomizedResponse(4.0, 3), krr_matrix(4.0, 3), 4),
     (Rappor(1.0, 2), rappor_matrix(1.0, 2), 4),
     (OptimizedUnaryEncoding(1.5), oue_matrix(1.5, 3), 3),
     (BinaryLocalHashing(1.0), hash_matrix(1.0, 3), 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, RoundType
@@ -18,6 +21,7 @@ from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, outweighs
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.errors import InvalidValueError
 
 
@@ -112,15 +116,14 @@ def test_the_order_of_types_is_sound(first: list, second: list) -> None:
         assert VectorCurve(a).delta(0.1) >= VectorCurve(b).delta(0.1) * (1 - 2.5e-3)
 
 
-@pytest.mark.parametrize(
-    ("scale", "radius", "sensitivity", "stands"),
-    [(4.0, 0.5, 2.0, True), (4.0, 1.5, 2.0, False), (4.0, 1.0, 2.5, False), (4.1, 1.0, 2.0, False)],
-)
-def test_a_type_stands_for_clients_of_the_same_noise_that_can_move_less(
-    scale: float, radius: float, sensitivity: float, stands: bool
-) -> None:
-    other = RoundType("laplace", scale, radius, sensitivity, ((1.0, 50),))
-    assert a_type([(1.0, 5)]).not_better_than(other) is stands
+def test_a_type_stands_for_clients_of_the_same_noise_that_can_move_less() -> None:
+    """(scale, radius, sensitivity) of the client, among more reports than the type has."""
+    for *own, stands in (
+        (4.0, 0.5, 2.0, True), (4.0, 1.5, 2.0, False), (4.0, 1.0, 2.5, False),
+        (4.1, 1.0, 2.0, False),
+    ):  # fmt: skip
+        other = RoundType("laplace", *own, ((1.0, 50),))
+        assert a_type([(1.0, 5)]).not_better_than(other) is stands
 
 
 # --- A thousand clips of one's own: one certified curve holds for the worst client of them all ---
@@ -130,20 +133,6 @@ SCALE = 8.0
 
 def batch_of(radii: list[float]) -> list[ClientClass]:
     return [ClientClass("gaussian", SCALE, r, 2.0 * r, count=1) for r in radii]
-
-
-@given(radii=st.lists(st.integers(1, 12), min_size=2, max_size=14), lost=st.integers(0, 3))
-def test_with_others_alike_the_largest_ball_is_nobody_s_better(radii: list[int], lost: int) -> None:
-    batch = batch_of([float(r) for r in radii])
-    exact = [RoundType.of(batch, index).without(lost) for index in range(len(batch))]
-    alike = [RoundType.of(batch, i).in_smallest_place().without(lost) for i in range(len(batch))]
-    top = alike[int(np.argmax(radii))]
-    assert len({kind.others for kind in alike}) == 1
-    for mine, true in zip(alike, exact, strict=True):
-        assert mine.not_better_than(true)
-        assert top.not_better_than(mine) and top.not_better_than(true)
-        # So many others as there are, and no larger balls than there are.
-        assert sum(n for _, n in mine.others) == sum(n for _, n in true.others)
 
 
 def test_every_client_s_true_round_is_within_what_is_certified() -> None:
@@ -203,3 +192,75 @@ def test_many_local_laws_are_rounded_up_a_little(noise: str) -> None:
         local_epsilons(table, clients, np.array([1, 1, 1]), 1e-3) for table in (many, rounded)
     )
     assert accounted[0] == pytest.approx(own[0], rel=1e-13) and np.all(accounted >= own)
+
+
+# --- Colluders' reports hide nobody: `proven` is that of a batch without those that help most -----
+
+
+def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> ClientClass:
+    return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5, 1)
+
+
+def types(
+    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None, arrived: int = 0
+) -> dict[int, RoundKind]:
+    """What the round is to each group: everybody, or the first `arrived` clients, took part."""
+    class_of = np.repeat(np.arange(len(counts)), counts)
+    view = ShuffledView(classes, class_of, schedule="aggregate", unit="client",
+                        assumed_honest=honest)  # fmt: skip
+    return view.round_types(np.arange(len(class_of)) < (arrived or len(class_of)))
+
+
+@pytest.mark.parametrize(("honest", "left"), [(600, 600), (0.6, 600), (0.5999, 599)])
+@pytest.mark.parametrize("noise", ["gaussian", "user"])
+def test_colluders_are_left_out(noise: str, honest: AssumedHonest, left: int) -> None:
+    own = [kind(noise=noise)]
+    ((_, found),) = types(own, [1000], honest).items()
+    others = found.others if isinstance(found, DeclaredRound) else sum(n for _, n in found.others)
+    assert abs(others - (left - 1)) <= (0 if noise == "gaussian" else 16)
+
+
+def test_those_are_left_out_that_help_most() -> None:
+    """Small balls hide better: 150 colluders of either class leave the wide ones; and all may be of
+    the client's own noise."""
+    found = types([kind(0.2), kind(0.5), kind(0.5, scale=3.0)], [150, 400, 300], 850 - 150)
+    narrow, wide, other = (found[index] for index in range(3))
+    assert isinstance(narrow, RoundType) and narrow.others == ((0.5, 399),)
+    assert isinstance(wide, RoundType) and wide.others == ((0.5, 399),)
+    assert isinstance(other, RoundType) and other.others == ((0.5, 149),)
+
+
+@pytest.mark.parametrize("lost", range(7))
+def test_no_subset_of_the_batch_is_worse_than_what_is_left(lost: int) -> None:
+    """Against every choice of colluders: the type kept is not better than what is really left."""
+    radii = [0.1, 0.1, 0.2, 0.3, 0.3, 0.3]
+
+    def batch(found: list[float]) -> RoundType:
+        others = tuple((r, found.count(r)) for r in sorted(set(found)))
+        return RoundType("gaussian", 1.0, 0.2, 0.4, others)
+
+    kept = batch(radii).without(lost)
+    assert sum(count for _, count in kept.others) == 6 - lost
+    for chosen in itertools.combinations(radii, 6 - lost):
+        assert kept.not_better_than(batch(list(chosen)))
+
+
+def test_colluders_that_leave_nobody_to_hide_among() -> None:
+    accounts = [
+        Accountant([kind()], np.zeros(1000, dtype=np.int64), unit="client", schedule="aggregate",
+                   delta=1e-6, trust=Trust(assumed_honest=honest))
+        for honest in (2, 1)
+    ]  # fmt: skip
+    found, alone = (each.preview(1, np.ones(1000, dtype=bool)).columns for each in accounts)
+    assert found["proven"].worst == found["local"].worst
+    assert "998 of the reports may be colluders'" in found["proven"].note
+    assert alone["sum"].worst == pytest.approx(alone["local"].worst, rel=1e-6)
+
+
+def test_drop_outs_count_what_arrived() -> None:
+    """Of 1,000 reports 700 arrive, 600 of them honest: those of 600. A share is of what arrived."""
+    for honest, left in ((600, 600), (0.5, 350)):
+        found = types([kind()], [1000], honest, arrived=700)[0]
+        assert isinstance(found, RoundType)
+        # A type that similar batches share: never better, and about 5% smaller at most.
+        assert 0.94 * (left - 1) <= sum(count for _, count in found.others) <= left - 1
