@@ -1,4 +1,4 @@
-"""Privacy-blanket bounds for a given randomizer: delta and epsilon.
+"""Privacy-blanket bounds for a given randomizer (docs/proofs.md, section 2): delta and epsilon.
 
 Upper bound of Balle, Bell, Gascon and Nissim 2019 (Lemma 5.3) in the form of Su, Cheng and Wang
 2025 (Theorem 4), which is the best any decomposition of the randomizer can give; computed by

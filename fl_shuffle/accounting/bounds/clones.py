@@ -1,4 +1,4 @@
-"""The clone reductions, solved at finite n by the same engine as the blanket bounds.
+"""The clone reductions, solved at finite n as the blanket bounds are (docs/proofs.md, section 2).
 
 If every other client's report is, with probability p_j, a fair coin between the differing client's
 two report laws (a *clone*), and the differing client holds an eps1-randomizer, then the shuffle is

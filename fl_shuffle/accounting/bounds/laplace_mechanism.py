@@ -1,4 +1,4 @@
-"""Laplace noise on an l1-sensitive vector: the exact local profile, alone and over rounds.
+"""Laplace noise on an l1-sensitive vector: the exact local profile (docs/proofs.md, section 1).
 
 Coordinatewise Laplace noise of scale b on a mean that moves by at most `sensitivity` in l1 is
 (sensitivity / b)-DP. Its worst pair in any dimension is the one-dimensional pair at that distance:

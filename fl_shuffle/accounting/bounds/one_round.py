@@ -1,4 +1,7 @@
-"""What the privacy curves of one client in one round have in common."""
+"""What the privacy curves of one client in one round have in common (docs/proofs.md, section 5).
+
+delta(eps) <= min over eps' <= eps of min{ delta_local(eps'), every theorem's bound at eps' }.
+"""
 
 from __future__ import annotations
 

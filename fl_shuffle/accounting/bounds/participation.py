@@ -9,7 +9,7 @@ much as the shuffle of n such outcomes. If R_j >= gamma_j omega and gamma is the
 
 and the amplification variable under omega' is gamma' (1 - e^eps) where the client is absent
 (probability (1 - q)/gamma'), else L gamma'/gamma. Every other ratio of absences to omega would do;
-this one keeps the most blanket reports. docs/bounds.md, "Secret check-in".
+this one keeps the most blanket reports. docs/proofs.md, sections 2 and 16.
 """
 
 from __future__ import annotations

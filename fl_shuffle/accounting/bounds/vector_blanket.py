@@ -87,15 +87,13 @@ class VectorBlanket:
         if not self._gaussian:
             return self._certified(LaplaceLaw(self._own, epsilon), 0.0, epsilon)
         local = self._rate * float(gaussian_profile(epsilon, self._move))
-        # Moving a client's report law by total variation t moves delta by at most kappa t.
-        kappa = math.expm1(epsilon) + 2.0 * local
         found, low, high = below, 0, len(DEPTHS)
         # With z the blankets' own term grows and the penalty falls, both steeply: the least of
         # their sum lies about where they are equal.
         while low < high:
             middle = (low + high) // 2
             depth = float(DEPTHS[middle])
-            penalty = kappa * self._missed(depth)
+            penalty = self.penalty(epsilon, local, depth)
             if penalty >= found:
                 low = middle + 1
                 continue
@@ -116,10 +114,11 @@ class VectorBlanket:
         blanket = list(zip(self._masses(depth).tolist(), self._counts.tolist(), strict=True))
         return hidden_delta(law, blanket, self._rate, epsilon, self._error).delta
 
-    def _missed(self, depth: float) -> float:
-        """sum_j gamma_j delta_G(eps_j; c_j): what the blankets miss."""
-        missed = gaussian_profile(self._exponent(depth), self._reach)
-        return self._rate * float(self._counts @ (self._masses(depth) * missed)) * ROUND_UP
+    def penalty(self, epsilon: float, local: float, depth: float) -> float:
+        """(e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j), for what blankets miss."""
+        missed = self._masses(depth) * gaussian_profile(self._exponent(depth), self._reach)
+        each = math.expm1(epsilon) + 2.0 * local
+        return each * self._rate * float(self._counts @ missed) * ROUND_UP
 
 
 def vector_blanket(batch: RoundType) -> VectorBlanket | None:

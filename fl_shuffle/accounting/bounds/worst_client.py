@@ -1,4 +1,4 @@
-"""Personal budgets: the curve of the most exposed client among clients that hide each other."""
+"""Personal budgets: the curve of the most exposed client (docs/proofs.md, section 2)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The law L* that dominates every L_k = (P - aQ)/R_k in convex order: from privacy profiles alone.
+"""The law L* above every L_k = (P - aQ)/R_k in convex order, from privacy profiles alone.
 
-With H_s(P, Q) <= h(s) for the differing client's pair and H_s(P, R), H_s(Q, R) <= g(s) against any
-other client's report, for every theta in (0, 1)
+docs/proofs.md, section 12, "Convex order, from profiles". With H_s(P, Q) <= h(s) for the differing
+client's pair and H_s(P, R), H_s(Q, R) <= g(s) against any other client's report, for every theta in
+(0, 1)
 
     E(L - t)_+ = int (P - aQ - tR)_+ <= theta h(a/theta) + (1-theta) g(t/(1-theta)),       t > 0,
     E(t - L)_+ <= theta a h(1/(theta a)) + (1-theta) a g(|t|/((1-theta) a)),               t < 0,

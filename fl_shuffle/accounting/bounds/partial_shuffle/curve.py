@@ -1,4 +1,4 @@
-"""What partial shuffles say of one client in one batch of vector reports, Gaussian or Laplace."""
+"""What partial shuffles say of one client's vector reports (docs/proofs.md, section 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local privacy profiles: all that a bound for any randomizer needs to know.
+"""Local privacy profiles, all that a bound for any randomizer needs (docs/proofs.md, section 12).
 
 A profile is s -> h(s), an upper bound on H_s = int (R - sR')_+ for any two report laws R, R' of the
 randomizer, both orders. It is convex and nonincreasing with h(0) = 1 and h(s) = 1 - s + s h(1/s).

@@ -1,4 +1,4 @@
-"""The bound for any randomizer of a known local profile, any dimension: swap, then convex order.
+"""The bound for any randomizer of a known local profile (docs/proofs.md, sections 11 and 13).
 
     delta <= (N/m) E[X_1 1{X_1 + ... + X_N > 0}] + costs,   X = (1 - eta) L* + (eta^+ + eta) (L*)^+,
 

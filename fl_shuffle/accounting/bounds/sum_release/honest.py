@@ -1,4 +1,4 @@
-"""Whose noise counts where only sums of reports leave, and what that takes for granted."""
+"""Whose noise counts in a sum, and what that takes for granted (docs/proofs.md, section 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The privacy curve of one client over all sums its reports were in."""
+"""One client's curve over all sums its reports were in (docs/proofs.md, sections 14 and 15)."""
 
 from __future__ import annotations
 
