@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +21,6 @@ from fl_shuffle.runs.directory import PRIVATE_FOLDER, open_private
 
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 """Columns of equal length by name; NaN or None for a number that does not exist."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of a page: numbers (None: there is none) stand right, with all their digits kept.
-
-    The first column names its rows. `cards`: a row becomes a block on narrow screens; other tables
-    scroll there, as a region called `label` (or `caption`).
-    """
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    caption: str = ""
-    label: str = ""
-    cards: bool = False
-
-    @property
-    def numeric(self) -> list[bool]:
-        """Which columns hold numbers alone."""
-        if not self.rows:
-            return [False] * len(self.heads)
-        columns = zip(*self.rows, strict=True)
-        return [all(not isinstance(cell, str) for cell in column) for column in columns]
 
 
 def as_text(table: Table, form: str, width: int | None = None) -> str:
@@ -69,11 +45,29 @@ def rows(table: Table) -> Iterator[tuple[Any, ...]]:
 
 
 def _cells(values: NDArray[Any] | Sequence[Any]) -> list[Any]:
-    cells: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    for place, cell in enumerate(cells):
+    found = _plain(values)
+    for place, cell in enumerate(found):
         if isinstance(cell, float) and not math.isfinite(cell):
-            cells[place] = None if math.isnan(cell) else str(cell)
-    return cells
+            found[place] = None if math.isnan(cell) else str(cell)
+    return found
+
+
+def numeric(table: Table) -> list[bool]:
+    """Which columns hold numbers alone (None: there is none)."""
+    return [
+        all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+            for cell in _plain(values))
+        for values in table.values()
+    ]  # fmt: skip
+
+
+def cells(table: Table) -> list[tuple[Any, ...]]:
+    """The rows as they are, infinity and NaN, too."""
+    return list(zip(*map(_plain, table.values()), strict=True))
+
+
+def _plain(values: NDArray[Any] | Sequence[Any]) -> list[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def aligned(lines: Iterable[Iterable[str]], width: int | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned, wide
-from fl_shuffle.report.formats import Grid, short
+from fl_shuffle.report.formats import short
 from fl_shuffle.report.record import RunRecord
 
 if TYPE_CHECKING:
@@ -146,67 +146,57 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
 
 
 def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any]:
-    """The overview of several runs."""
+    """The overview of several runs: tables as columns, figures."""
     names = [f"{number}: {run.name}" for number, run in enumerate(runs, start=1)]
-    columns = list(dict.fromkeys(name for run in runs if run.spend for name in run.spend.columns))
-    overview = []
-    for name, run in zip(names, runs, strict=True):
-        spend = run.spend
-        own = {} if spend is None else {key: each.worst for key, each in spend.columns.items()}
-        last = 100.0 * run.accuracy[max(run.accuracy)] if run.accuracy else None
-        row = [name, last, None if spend is None else spend.headline, run.delta]
-        row += [own.get(key) for key in columns]
-        if policy is not None:
-            row.append("-" if spend is None else policy.grade(spend.headline))
-        overview.append(row)
-    heads = ["run", "accuracy, %", "epsilon", "delta", *columns]
+    accuracy = {run.directory: 100.0 * run.accuracy[max(run.accuracy)]
+                for run in runs if run.accuracy}  # fmt: skip
+    spent = [
+        {} if run.spend is None
+        else {name: column.worst for name, column in run.spend.columns.items()}
+        for run in runs
+    ]  # fmt: skip
+    reported = [None if run.spend is None else run.spend.headline for run in runs]
+    overview: dict[str, Sequence[Any]] = {
+        "run": names,
+        "accuracy, %": [accuracy.get(run.directory) for run in runs],
+        "epsilon": reported,
+        "delta": [run.delta for run in runs],
+        **{name: [own.get(name) for own in spent] for own in spent for name in own},
+    }
+    if policy is not None:
+        overview["policy"] = ["-" if cost is None else policy.grade(cost) for cost in reported]
     seeds = []
     for group in seed_groups(runs):
-        values = [100.0 * run.accuracy[max(run.accuracy)] for run in group if run.accuracy]
+        values = [accuracy[run.directory] for run in group if run.accuracy]
         if len(values) > 1:
-            mean, spread = mean_and_spread(values)
-            seeds.append((", ".join(run.name for run in group), len(values), mean, spread))
+            names_of_group = ", ".join(run.name for run in group)
+            seeds.append((names_of_group, len(values), *mean_and_spread(values)))
+    heads = ("runs", "seeds", "mean accuracy, %", "spread")
     changed = differences([run.config for run in runs])
+    settings: dict[str, Sequence[Any]] = {"setting": list(changed)}
+    for number, name in enumerate(names):
+        own = (values[number] for values in changed.values())
+        settings[name] = ["-" if value is None else json.dumps(value) for value in own]
     return {
         "alone": EACH_ALONE,
-        "overview": Grid(
-            heads + ["policy"] * (policy is not None), overview,
-            caption="epsilon: of the column that matches what was released",
-        ),
+        "overview": overview,
         "figures": figures_together(runs),
-        "seeds": Grid(
-            ("runs", "seeds", "mean accuracy, %", "spread"), seeds,
-            caption="Runs that differ in their seed alone (spread: one sample standard deviation)",
-        ),
-        "differences": Grid(
-            ("setting", *names),
-            [(key, *("-" if value is None else json.dumps(value) for value in values))
-             for key, values in changed.items()],
-            label="settings that differ",
-        ),
-    }  # fmt: skip
+        "seeds": dict(zip(heads, zip(*seeds, strict=True), strict=False)),
+        "differences": settings,
+    }
 
 
 def sweep_view(sweep: SweepResult) -> dict[str, Any]:
-    """What the template shows of a sweep."""
+    """What the template shows of a sweep: tables as columns, the figure."""
     figure = accuracy_against_epsilon(sweep)
     names = [Path(each).name for each in sweep.runs["directory"]]
-    tables = {
-        "combinations": (
-            sweep.table, "Mean and spread (one sample standard deviation) of accuracy over the "
-            "seeds; the largest epsilon of any of the runs",
-        ),
-        "runs": (
-            {**sweep.runs, "directory": names},
-            "Every finished run; its folder lies in runs/ of the sweep's",
-        ),
-    }  # fmt: skip
     return {
         "sweep": sweep,
         "alone": EACH_ALONE,
         "settings": ", ".join(sweep.settings) or "no setting",
         "figures": [] if figure is None else [figure],
-        **{name: _grid(sweep_table(table), caption) for name, (table, caption) in tables.items()},
+        "combinations": sweep_table(sweep.table),
+        "runs": sweep_table({**sweep.runs, "directory": names}),
     }
 
 
@@ -218,16 +208,6 @@ def sweep_table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]
         ]
         for name, values in columns.items()
     }
-
-
-def _grid(table: Mapping[str, Sequence[Any]], caption: str) -> Grid:
-    """A column that holds anything but numbers is text."""
-    text = (bool, str, list, dict)
-    cells = [
-        [short(value) for value in values] if any(isinstance(v, text) for v in values) else values
-        for values in table.values()
-    ]
-    return Grid(list(table), list(zip(*cells, strict=True)), caption)
 
 
 def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:

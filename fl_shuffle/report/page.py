@@ -22,12 +22,12 @@ from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.report import figures, meaning
 from fl_shuffle.report.draw import STROKES, VIEW, inline
-from fl_shuffle.report.figures import Figure, thinned
-from fl_shuffle.report.formats import Grid, rows, short, write_text
+from fl_shuffle.report.figures import thinned
+from fl_shuffle.report.formats import cells, numeric, rows, short, write_text
 from fl_shuffle.report.many import runs_view, sweep_view
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord
-from fl_shuffle.report.tables import clients_table, rounds_table
+from fl_shuffle.report.tables import Columns, clients_table, rounds_table
 
 if TYPE_CHECKING:
     from fl_shuffle.sweeps.results import SweepResult
@@ -97,9 +97,10 @@ def template(name: str) -> Template:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format}
+    pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format,
+                      "cells": cells, "numeric": numeric}  # fmt: skip
     pages.filters["pretty"] = partial(json.dumps, indent=2)
-    pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES, "numbers": figure_numbers}
+    pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES}
     pages.globals |= {each.__name__.rpartition(".")[2]: each for each in (figures, meaning)}
     pages.globals |= {each.__name__: each for each in (
         certificate_line, quantiles_table, ratio_line, spend_by_round, thinned_clients,
@@ -112,34 +113,22 @@ def exact(value: Any) -> str:
     return "" if value is None or math.isnan(value) else repr(value)
 
 
-def figure_numbers(figure: Figure, label: str) -> Grid:
-    """The numbers behind a figure."""
-    table = figure.table()
-    return Grid(list(table), list(rows(table)), label=f"numbers of {label}")
-
-
-def spend_by_round(run: RunRecord, prefix: str) -> Grid:
+def spend_by_round(run: RunRecord) -> Columns:
     """Cumulative epsilons of the worst client, as recorded."""
-    table = rounds_table(run)
-    at = thinned(len(run.ledger.rounds))
+    table, at = rounds_table(run), thinned(len(run.ledger.rounds))
     heads = ["round", "reports", *(name for name in table if name.endswith("_epsilon"))]
-    shown = zip(*(table[name][at].tolist() for name in heads), strict=True)
-    return Grid(
-        [head.removesuffix("_epsilon") for head in heads], list(shown),
-        caption="Cumulative epsilon of the most exposed client, as recorded",
-        label=f"epsilon by round {prefix}",
-    )  # fmt: skip
+    return {name.removesuffix("_epsilon"): table[name][at] for name in heads}
 
 
-def quantiles_table(run: RunRecord, prefix: str) -> Grid:
+def quantiles_table(run: RunRecord) -> dict[str, list[Any]]:
     """How the clients' own epsilons are spread."""
-    heads = ("column", *(f"{level:.0%}" if level < 1.0 else "worst" for level in LEVELS))
-    shown = [
-        (name, *(float(np.quantile(values, level)) for level in LEVELS))
-        for name, values in run.proven_columns.items()
-    ]
-    return Grid(heads, shown, "Quantiles over the clients of their own epsilon",
-                f"quantiles over the clients {prefix}")  # fmt: skip
+    columns = run.proven_columns
+    return {"column": list(columns)} | {
+        f"{level:.0%}" if level < 1.0 else "worst": [
+            float(np.quantile(values, level)) for values in columns.values()
+        ]
+        for level in LEVELS
+    }
 
 
 def thinned_clients(run: RunRecord) -> dict[str, Any]:
