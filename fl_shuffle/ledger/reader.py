@@ -272,13 +272,16 @@ FACTS = (
     *(Cell(name, dict) for name in ("config", "data", "libraries")),
 )  # fmt: skip
 """What every ledger knows."""
-AT_THE_END = (Cell("finished", str, optional=True), Cell("outcome", dict), Cell("summary", dict))
-"""What a finished run's may know; the last of version 0.1."""
+MAY_BE = (
+    Cell("metrics", list), Cell("finished", str, optional=True),
+    Cell("outcome", dict), Cell("summary", dict),
+)  # fmt: skip
+"""What it may know: from version 0.2 on, and at the end of a run; a summary is one of 0.1."""
 
 
 def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     """The facts with their configuration made whole; raises `RunError` for one that is no fact."""
-    for cell in (*FACTS, *(cell for cell in AT_THE_END if cell.name in meta)):
+    for cell in (*FACTS, *(cell for cell in MAY_BE if cell.name in meta)):
         if not cell.holds([meta.get(cell.name)]):
             raise damaged(path, f"{cell.name} of meta", meta.get(cell.name), cell.allowed)
     try:

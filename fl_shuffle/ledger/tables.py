@@ -26,7 +26,16 @@ SHOWN = 40
 MOST_ROUNDS = 10**9
 """A larger number of a round is nonsense: at a millisecond each it would take eleven days."""
 
-SQL = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB", object: "BLOB"}
+KINDS: dict[type, tuple[str, str]] = {
+    int: ("INTEGER", "a whole number"),
+    float: ("REAL", "a number"),
+    str: ("TEXT", "a text"),
+    bytes: ("BLOB", "bytes, a bit for each client"),
+    object: ("BLOB", "anything"),
+    dict: ("", "a table"),
+    list: ("", "a list of texts"),
+}
+"""What SQLite and a reader call them."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +57,14 @@ class Cell:
     def declared(self) -> str:
         """As SQL has it."""
         own = self.sql or ("" if self.optional else "NOT NULL")
-        return f"{self.name} {SQL[self.kind]} {own}"
+        return f"{self.name} {KINDS[self.kind][0]} {own}"
 
     @property
     def allowed(self) -> str:
         """What it may hold, in words."""
-        if self.kind is bytes:
-            return f"{self.most} bytes, a bit for each client"
-        words = {int: "a whole number", float: "a number", str: "a text", dict: "a table"}
         limits = f" in [{self.least}, {self.most}]" if self.kind in (int, float) else ""
-        return words[self.kind] + limits + " or nothing" * self.optional
+        size = f"{self.most} " if self.kind is bytes else ""
+        return size + KINDS[self.kind][1] + limits + " or nothing" * self.optional
 
     def holds(self, values: Iterable[Any]) -> bool:
         """Whether all of these may stand in it."""
@@ -66,8 +73,9 @@ class Cell:
         found = [value for value in values if not (self.optional and value is None)]
         if not set(map(type, found)) <= ({int, float} if self.kind is float else {self.kind}):
             return False
-        if self.kind in (str, dict):
-            return True
+        if self.kind in (str, dict, list):
+            texts = found if self.kind is list else []
+            return all(isinstance(one, str) for each in texts for one in each)
         sizes = map(len, found) if self.kind is bytes else found
         return all(self.least <= size <= self.most for size in sizes)
 
