@@ -8,6 +8,6 @@ SWEEP/sweep.html   the table and the figure of accuracy against epsilon
 SWEEP/lock         held by the process that works on the sweep
 
 `points` lays the grid out, `directory` makes and reopens the folder, `running` plays the points in
-processes of their own, and `results` reads what they left. A sweep that was stopped goes on where
-it stood: finished runs are kept, unfinished ones resumed.
+processes of their own (`worker`), and `results` reads what they left. A sweep that was stopped goes
+on where it stood: finished runs are kept, unfinished ones resumed.
 """

@@ -26,18 +26,22 @@ SETTINGS = {
 COLUMNS = {"specific": "gspa_specific"}
 
 
+def simulated(folder: Path, **more: object) -> Path:
+    settings = {**SETTINGS, **{name.replace("__", "."): value for name, value in more.items()}}
+    fs.simulate("configs/digits_record.toml", overrides=settings, out=folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, coarse_pairs: None) -> list[Path]:
+def run(tmp_path_factory: pytest.TempPathFactory, coarse_pairs: None) -> Path:
+    return simulated(tmp_path_factory.mktemp("runs") / "one")
+
+
+@pytest.fixture(scope="module")
+def runs(run: Path) -> list[Path]:
     """Two seeds of one federation, and the same with tighter budgets."""
-    place = tmp_path_factory.mktemp("runs")
-    asked = {
-        "one": {},
-        "two": {"run.seed": 2},
-        "tight": {"budgets.high": 0.8, "privacy.release": "sum"},
-    }
-    for name, more in asked.items():
-        fs.simulate("configs/digits_record.toml", overrides={**SETTINGS, **more}, out=place / name)
-    return [place / name for name in asked]
+    two = simulated(run.parent / "two", run__seed=2)
+    return [run, two, simulated(run.parent / "tight", budgets__high=0.8, privacy__release="sum")]
 
 
 def page(folders: Sequence[Path], out: Path, *options: str) -> Page:
@@ -86,17 +90,17 @@ def require_the_ledger(shown: Page, folder: Path, prefix: str) -> None:
         assert values == pytest.approx(wanted.tolist())
 
 
-def test_every_number_of_the_page_is_the_ledgers(runs: list[Path], tmp_path: Path) -> None:
-    shown = page(runs[:1], tmp_path / "page.html", "--policy", "0.1,100", "--purpose", "a <b> test")
-    require_the_ledger(shown, runs[0], "")
-    result = fs.Result(runs[0])
-    run = read_run(runs[0])
-    assert run.worst is not None
+def test_every_number_of_the_page_is_the_ledgers(run: Path, tmp_path: Path) -> None:
+    shown = page([run], tmp_path / "page.html", "--policy", "0.1,100", "--purpose", "a <b> test")
+    require_the_ledger(shown, run, "")
+    result = fs.Result(run)
+    worst = read_run(run).worst
+    assert worst is not None
     profile = shown.table("profile")
     at = profile.heads.index(LABELS["proven"])
     seen = [(row[0], row[at]) for row in profile.rows if row[at] is not None]
     assert len(seen) > 20
-    assert all(delta == run.worst.profile([epsilon])[0] for epsilon, delta in seen)
+    assert all(delta == worst.profile([epsilon])[0] for epsilon, delta in seen)
     assert shown.data == {"headline": result.epsilon, "accuracy": pytest.approx(result.accuracy)}
     assert "a <b> test" in shown.text and "moderate by the policy" in shown.text
     order = ("Privacy spent, round by round", "What it means", "What was done",
@@ -137,15 +141,15 @@ def test_several_runs_side_by_side(runs: list[Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_and_numbers_for_papers(runs: list[Path], tmp_path: Path) -> None:
+def test_pictures_and_numbers_for_papers(run: Path, tmp_path: Path) -> None:
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml", "csv": b"round"}
     forms = [part for form in starts for part in (f"--{form}", str(tmp_path / form))]
-    page(runs[:1], tmp_path / "page.html", *forms)
+    page([run], tmp_path / "page.html", *forms)
     for form, start in starts.items():
         names = {path.stem for path in (tmp_path / form).iterdir()}
         assert names == {"spend", "clients", "profile", "trade-off", "accuracy"}
         assert (tmp_path / form / f"spend.{form}").read_bytes().startswith(start)
-    (spend, *_) = run_figures(read_run(runs[0]))
+    (spend, *_) = run_figures(read_run(run))
     with (tmp_path / "csv" / "spend.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for name, values in spend.table().items():
