@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import accounting, kernels, simulation
-from benchmarks.peers.__main__ import main as peers
 from benchmarks.tables import read_csv
 
 Run = Callable[..., int]
@@ -34,15 +33,6 @@ def test_rounds_are_measured_beside_their_floor(run: Run) -> None:
         given = tuple(row[name] for name in ("clients", "records", "d", "rounds", "note"))
         assert given == ("40", "5", "610", "3", "")
     assert float(rows["ours"]["wall_over_ours"]) == 1.0
-
-
-def test_what_cannot_be_measured_is_said(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(simulation.main, "--smoke", "--engines", "flor")
-    assert "known ones are floor, ours, pooled" in capsys.readouterr().err
-    assert run(peers, "--pfl-python", "") == 0
-    assert capsys.readouterr().out.startswith("skipped: pfl is not installed")
-    assert not list(Path().iterdir())
 
 
 def test_kernels_and_the_accountant_are_measured(

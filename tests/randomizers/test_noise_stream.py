@@ -80,19 +80,6 @@ def test_block_size_and_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(torch.cat(parts), expected)
 
 
-def test_streams_differ_by_key_law_dimension_bits_and_client() -> None:
-    streams = (
-        (NoiseStream(KEY, 64), "normal", 0),
-        (NoiseStream(KEY[::-1], 64), "normal", 0),
-        (NoiseStream(KEY, 65), "normal", 0),
-        (NoiseStream(KEY, 64, bits=64), "normal", 0),
-        (NoiseStream(KEY, 64), "normal", 1),
-        (NoiseStream(KEY, 64), "laplace", 0),
-    )
-    table = torch.stack([draw(stream, law, client, 1)[0, :32] for stream, law, client in streams])
-    assert all(int((table == row).sum()) == 32 for row in table)
-
-
 @pytest.mark.parametrize("law", LAWS)
 def test_another_device_s_noise_hangs_on_each_row_s_seed_alone(law: str) -> None:
     """The path of other devices, on the processor: the law, the grid, and rows drawn alone."""
