@@ -11,20 +11,12 @@ import torch
 from flwr.app import Context, Message
 
 import fl_shuffle as fs
+from benchmarks.chaos.hostile import Silent
 from clients.app import app as honest
 from fl_shuffle.errors import DataError
 from tests.small_federation import Launch, model_bytes
 
 CLIENTS = 12
-
-
-class Silent(Exception):
-    """An exception that cannot be printed."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
 
 
 FAILURES = (DataError("a record of mine"), Silent(), ValueError("and now everything is float64"))

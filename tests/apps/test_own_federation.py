@@ -26,6 +26,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import nn
 
 import fl_shuffle as fs
+from benchmarks.chaos.hostile import Silent
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
@@ -199,13 +200,6 @@ def test_no_other_message_reaches_the_app() -> None:
     assert evaluated.has_error() and not evaluated.error.reason
     assert unknown.has_error()
     assert list(told.content) == ["holding"]
-
-
-class Silent(RuntimeError):
-    """An exception whose own text fails."""
-
-    def __str__(self) -> str:
-        raise ValueError("a secret")
 
 
 def reports_of_rounds(
