@@ -25,10 +25,10 @@ from fl_shuffle.errors import ConfigError, require_choice
 from fl_shuffle.plugins import load_function, require_extra
 from fl_shuffle.runs.events import (
     Observer,
-    RoundFinished,
+    RoundOutcome,
     RunEvent,
     RunFinished,
-    RunStarted,
+    Watcher,
     publishes_times,
 )
 
@@ -90,40 +90,33 @@ def finite(numbers: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-class _Library:
+class _Library(Watcher):
     """Hands a run on to a library: how it began, each round's finite numbers (metrics, reports,
     each column's epsilon of the worst client), and how it ended.
 
     Where a run publishes no times, a round's time is its number.
     """
 
-    times = False
     done = False
 
     def __call__(self, event: RunEvent) -> None:
         """See `Tracker`."""
-        if isinstance(event, RunStarted):
-            self.times = publishes_times(event.config)
-            self.start(event)
-        elif isinstance(event, RoundFinished):
-            spend = event.outcome.spend
-            found: dict[str, Any] = {**event.outcome.metrics, "reports": float(spend.n_reports)}
-            found |= {f"epsilon/{name}": each.worst for name, each in spend.columns.items()}
-            self.log(finite(found), event.outcome.round_number)
-        elif isinstance(event, RunFinished):
-            self.finish(event.summary)
-            self.done = True
+        super().__call__(event)
+        self.done = isinstance(event, RunFinished)
 
-    def start(self, event: RunStarted) -> None:
-        """The run has a folder and a configuration."""
-        raise NotImplementedError
+    @property
+    def times(self) -> bool:
+        """Whether the library may know when what happened."""
+        return publishes_times(self.run.config)
+
+    def round(self, outcome: RoundOutcome) -> None:
+        """The round's numbers."""
+        found: dict[str, Any] = {**outcome.metrics, "reports": float(outcome.spend.n_reports)}
+        found |= {f"epsilon/{name}": each.worst for name, each in outcome.spend.columns.items()}
+        self.log(finite(found), outcome.round_number)
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        """A round's numbers."""
-        raise NotImplementedError
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run's summary."""
+        """Numbers of a round."""
         raise NotImplementedError
 
 
@@ -137,15 +130,15 @@ class TensorboardTracker(_Library):
         self._folder = Path(folder)
         self._writer: Any = None
 
-    def start(self, event: RunStarted) -> None:
+    def start(self) -> None:
         """Open the run's own folder."""
         from torch.utils.tensorboard import SummaryWriter
 
-        place = self._folder / event.directory.name
+        place = self._folder / self.run.directory.name
         place.mkdir(parents=True, exist_ok=True)
         place.chmod(0o700)
         self._writer = SummaryWriter(str(place))
-        self._text("configuration", event.config.to_dict())
+        self._text("configuration", self.run.config.to_dict())
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """A scalar each."""
@@ -191,17 +184,17 @@ class MlflowTracker(_Library):
         self._client = client
         self._run = ""
 
-    def start(self, event: RunStarted) -> None:
+    def start(self) -> None:
         """A run of the experiment, with its settings."""
         known = self._client.get_experiment_by_name(NAME)
         place = known.experiment_id if known else self._client.create_experiment(NAME)
-        name = event.directory.name
+        name = self.run.directory.name
         made = self._client.create_run(place, start_time=self._now(0), run_name=name)
         self._run = made.info.run_id
-        for section, table in event.config.to_dict().items():
+        for section, table in self.run.config.to_dict().items():
             for key, value in table.items():
                 self._client.log_param(self._run, f"{section}.{key}", str(value)[:LONGEST])
-        self._client.set_tag(self._run, "run_directory", str(event.directory))
+        self._client.set_tag(self._run, "run_directory", str(self.run.directory))
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """A metric each."""
@@ -243,7 +236,7 @@ class WandbTracker(_Library):
         self._wandb = wandb
         self._run: Any = None
 
-    def start(self, event: RunStarted) -> None:
+    def start(self) -> None:
         """A run of the project, with its configuration."""
         if not self.times:
             raise ConfigError(
@@ -253,8 +246,8 @@ class WandbTracker(_Library):
         quiet = {"x_disable_stats": True, "x_disable_meta": True, "disable_git": True}
         self._run = self._wandb.init(
             project=NAME,
-            name=event.directory.name,
-            config=event.config.to_dict(),
+            name=self.run.directory.name,
+            config=self.run.config.to_dict(),
             mode=os.environ.get("WANDB_MODE", "offline"),
             save_code=False,
             settings=self._wandb.Settings(console="off", **quiet),

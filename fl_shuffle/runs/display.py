@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,22 +22,14 @@ from fl_shuffle.run_words import (
     row,
     say,
 )
-from fl_shuffle.runs.events import (
-    Preparing,
-    RoundFinished,
-    RoundOutcome,
-    RunEvent,
-    RunFinished,
-    RunStarted,
-    publishes_times,
-)
+from fl_shuffle.runs.events import RoundOutcome, Watcher, publishes_times
 from fl_shuffle.runs.views import json_ready
 
 flower = logging.getLogger("flwr")
 """Flower's own logger, whose lines it keeps with the run."""
 
 
-class Display:
+class Display(Watcher):
     """Plain lines: what goes on to `progress`, the result to `out`. A run calls it with its events.
 
     With `quiet` only the one line of the result, and what went wrong.
@@ -44,45 +37,31 @@ class Display:
 
     def __init__(self, out: TextIO, progress: TextIO, *, quiet: bool = False) -> None:
         self._out, self._progress, self._quiet = out, progress, quiet
-        self._run: RunStarted | None = None
-
-    def __call__(self, event: RunEvent) -> None:
-        if isinstance(event, Preparing):
-            self.prepare(event.text)
-        elif isinstance(event, RoundFinished):
-            self._round(event.outcome)
-        elif isinstance(event, RunFinished):
-            self._finish(event.summary)
-        else:
-            self._run = event
-            self._start(event)
 
     def prepare(self, text: str) -> None:
         """Say what is being done before the run begins."""
         self._tell(f"{text} ...")
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
 
     def _tell(self, *lines: str) -> None:
         """Say what goes on."""
         if not self._quiet:
             say(*lines, out=self._progress)
 
-    def _start(self, run: RunStarted) -> None:
-        self._tell(*header(run.config, run.directory, run.warnings, run.noise))
-        self._heads()
+    def start(self) -> None:
+        """Say what is about to run."""
+        run = self.run
+        self._tell(*header(run.config, run.directory, run.warnings, run.noise), *self._heads)
 
-    def _heads(self) -> None:
-        self._tell(row(HEADINGS))
+    _heads: tuple[str, ...] = (row(HEADINGS),)
 
-    def _round(self, outcome: RoundOutcome) -> None:
-        assert self._run is not None
-        rounds = self._run.config.run.rounds
+    def round(self, outcome: RoundOutcome) -> None:
+        """A line for a round, or none where there are many."""
+        rounds = self.run.config.run.rounds
         if is_shown(outcome.round_number, rounds):
             self._tell(row(cells(outcome, rounds)))
 
-    def _finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """The final numbers."""
         place = _called(Path(summary["run_directory"]))
         if not self._quiet:
             say("", out=self._progress)
@@ -114,7 +93,8 @@ class FlowerLog(Display):
         for line in lines:
             flower.info("%s", line)
 
-    def _finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """See `Display`."""
         self._tell(*footer(summary))
 
 
@@ -137,17 +117,18 @@ class LiveDisplay(Display):
             TimeRemainingColumn(), console=Console(file=progress), transient=True,
         )  # fmt: skip
 
-    def _start(self, run: RunStarted) -> None:
-        super()._start(run)
-        if not publishes_times(run.config):
+    def start(self) -> None:
+        """See `Display`; the line says itself what it shows."""
+        super().start()
+        if not publishes_times(self.run.config):
             self._bar.columns = self._bar.columns[:-1]
-        self._task = self._bar.add_task("", total=run.config.run.rounds)
+        self._task = self._bar.add_task("", total=self.run.config.run.rounds)
         self._bar.start()
 
-    def _heads(self) -> None:
-        """The line says what it shows."""
+    _heads = ()
 
-    def _round(self, outcome: RoundOutcome) -> None:
+    def round(self, outcome: RoundOutcome) -> None:
+        """Move on."""
         accuracy = outcome.metrics.get("accuracy")
         shown = "" if accuracy is None else f"accuracy {accuracy:.1%}  "
         spend = outcome.spend
@@ -156,9 +137,10 @@ class LiveDisplay(Display):
             self._task, completed=outcome.round_number, description=f"{shown}{epsilon}"
         )
 
-    def _finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """See `Display`."""
         self.close()
-        super()._finish(summary)
+        super().finish(summary)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -174,20 +156,21 @@ class JsonDisplay(Display):
     def _print(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
-    def _start(self, run: RunStarted) -> None:
-        self._print(
-            json.dumps({"event": "start", "run_directory": str(run.directory),
-                        "warnings": list(run.warnings)})
-        )  # fmt: skip
+    def start(self) -> None:
+        """Where it is played, and what must be known of its numbers."""
+        run = self.run
+        told = {"run_directory": str(run.directory), "warnings": list(run.warnings)}
+        self._print(json.dumps({"event": "start", **told}))
 
-    def _round(self, outcome: RoundOutcome) -> None:
-        assert self._run is not None
+    def round(self, outcome: RoundOutcome) -> None:
+        """The round's row of metrics.csv."""
         told = {"event": "round", **outcome.row, "delta": outcome.spend.delta}
-        if publishes_times(self._run.config):
+        if publishes_times(self.run.config):
             told["seconds"] = outcome.seconds
         self._print(json.dumps(json_ready(told)))
 
-    def _finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """What summary.json holds."""
         self._print(json.dumps({"event": "finish", **summary}))
 
 

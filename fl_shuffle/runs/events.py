@@ -6,7 +6,7 @@ The grid carries the observer to the ServerApp; where there is none it tells Flo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,38 @@ class RunFinished:
 
 RunEvent = Preparing | RunStarted | RoundFinished | RunFinished
 Observer = Callable[[RunEvent], None]
+
+
+class Watcher:
+    """An observer that takes each kind of event by itself; what it does not want passes by."""
+
+    run: RunStarted
+
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, Preparing):
+            self.prepare(event.text)
+        elif isinstance(event, RoundFinished):
+            self.round(event.outcome)
+        elif isinstance(event, RunFinished):
+            self.finish(event.summary)
+        else:
+            self.run = event
+            self.start()
+
+    def prepare(self, text: str) -> None:
+        """Something is done before the run begins."""
+
+    def start(self) -> None:
+        """The `run` has begun, or goes on."""
+
+    def round(self, outcome: RoundOutcome) -> None:
+        """A round is over."""
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """The run came to its end."""
+
+    def close(self) -> None:
+        """Nothing follows, whatever the run came to. Called once."""
 
 
 def unobserved(event: RunEvent) -> None:
