@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fl_shuffle as fs
-from benchmarks.tables import markdown
+from benchmarks.tables import between, markdown
 from benchmarks.turns import ROOT
 from fl_shuffle.certificates.runs import certificate_of_run
 from fl_shuffle.errors import NotApplicableError
@@ -126,19 +126,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def page(text: str, rows: Sequence[Row]) -> str:
     """The page with this table."""
-    before, rest = text.split(START)
-    return f"{before}{START}\n{table(rows)}\n{END}{rest.split(END)[1]}"
-
-
-def together(row: Row, found: Row) -> Row:
-    """A row with what was measured now; of fewer seeds than before it adds only what was not
-    measured then, or with fewer seeds of a trusted server."""
-    if found["seeds"] >= row.get("seeds", 0):
-        return row | found
-    added = {name: value for name, value in found.items() if row.get(name) is None}
-    if found["trusted_seeds"] > row.get("trusted_seeds", 0):
-        added |= {name: found[name] for name in ("trusted", "trusted_seeds")}
-    return row | added
+    return between(text, START, END, f"\n{table(rows)}\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,7 +159,9 @@ def main(arguments: list[str] | None = None) -> int:
         if runs[False]:
             found = measured(runs[False], runs[True])
             print(table([row | found]), flush=True)
-            rows[number] = together(row, found)
+            # Of fewer seeds than before it is shown, and not written down.
+            if found["seeds"] >= row.get("seeds", 0):
+                rows[number] = row | found
     if given.write:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")

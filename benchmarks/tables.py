@@ -33,6 +33,13 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(text)
 
 
+def between(text: str, start: str, end: str, content: str) -> str:
+    """The text with this content between its two markers, which stand there once each."""
+    head, rest = text.split(start)
+    _, tail = rest.split(end)
+    return f"{head}{start}{content}{end}{tail}"
+
+
 def show(row: Row) -> None:
     """A line of the terminal."""
     cells = (

@@ -19,7 +19,7 @@ from benchmarks.reproduction.core import (
 )
 from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.training import SHOWN_AS
-from benchmarks.tables import markdown, read_csv
+from benchmarks.tables import between, markdown, read_csv
 from fl_shuffle.errors import NotApplicableError
 
 FOLDER = Path("docs") / "reproduction"
@@ -86,17 +86,9 @@ def recount(targets: Sequence[Target], root: Path) -> Path:
 
 def _write_pages(targets: Sequence[Target], root: Path) -> Path:
     readme, folder = root / "README.md", root / FOLDER
-    readme.write_text(with_table(readme.read_text(), expectations(folder)))
+    table = f"\n{expectations(folder)}"
+    readme.write_text(between(readme.read_text(), START, END, table))
     return write_page(folder, [target.name for target in targets], whole=False)
-
-
-def with_table(readme: str, table: str) -> str:
-    """The README with this table between its two markers."""
-    if readme.count(START) != 1 or readme.count(END) != 1:
-        raise NotApplicableError(f"publish: README.md needs the lines {START!r} and {END!r} once")
-    head, rest = readme.split(START)
-    tail = rest.split(END)[1]
-    return f"{head}{START}\n{table}{END}{tail}"
 
 
 def expectations(folder: Path) -> str:
