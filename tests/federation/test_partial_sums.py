@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Context, RecordDict
 
 from clients.app import app
@@ -39,6 +40,23 @@ def test_the_sum_is_that_of_the_reports(
         total, usable = OneNode(config, task).sum_of_reports(request, parameters)
         np.testing.assert_array_equal(total, reports.astype(np.float64).sum(0))
         assert usable.all() and len(usable) == len(request.clients)
+
+
+def test_a_report_that_is_none_is_left_out() -> None:
+    config = configured()
+    player, parameters = OneNode(config, task_of(config)), parameters_of(config)
+    reports = player.reports(TrainRequest(1, 0, 4), parameters)
+    whole = player.federation.randomizer
+
+    def spoilt(rows: torch.Tensor, clients: np.ndarray, number: int) -> torch.Tensor:
+        reports = whole(rows, clients, number)
+        reports[torch.from_numpy(clients == 2)] = torch.nan
+        return reports
+
+    player.federation.randomizer = spoilt
+    total, usable = player.sum_of_reports(TrainRequest(1, 0, 4), parameters)
+    assert usable.tolist() == [True, True, False, True]
+    np.testing.assert_array_equal(total, reports[[0, 1, 3]].astype(np.float64).sum(0))
 
 
 def test_a_node_that_is_not_simulated_sends_no_sum() -> None:

@@ -19,9 +19,11 @@ from tests.gradients.gradient_modules import (
     NETWORKS,
     SHAPE,
     Problem,
+    limits_of,
+    means,
     path_of,
+    relative_difference,
 )
-from tests.gradients.gradient_oracle import limits_of, means, relative_difference
 
 
 def squares(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.gradients import make_gradient_engine, rounding
 from fl_shuffle.gradients.row_clips import clip_rows
-from tests.gradients.gradient_modules import ALWAYS_COMPILED, NETWORKS, Problem
-from tests.gradients.gradient_oracle import flat
+from tests.gradients.gradient_modules import ALWAYS_COMPILED, NETWORKS, Problem, flat
 
 
 class Product(nn.Module):
