@@ -48,23 +48,16 @@ def test_a_run_directory_holds_everything(
     assert proven == sorted(proven) and proven[0] > 0
     final = summary(run)
     assert final["proven_epsilon"] == pytest.approx(proven[-1])
-    with sqlite3.connect(run / "ledger.sqlite") as db:
-        assert db.execute("SELECT count(*) FROM rounds").fetchone() == (3,)
-        assert db.execute("SELECT count(*) FROM reservations").fetchone() == (3,)
-        assert db.execute("SELECT count(*) FROM clients").fetchone() == (12,)
-        assert db.execute("SELECT sum(rounds) FROM client_spend").fetchone() == (36,)
-        worst = db.execute("SELECT max(proven) FROM client_spend").fetchone()[0]
-        assert worst == pytest.approx(proven[-1])
-        meta = dict(db.execute("SELECT key, value FROM meta"))
-    assert {"seed", "run", "data", "relation", "libraries", "code_version", "config"} <= set(meta)
+    known = LedgerRecord(run)
+    assert known.rounds.tolist() == [1, 2, 3] and len(known.attempts) == 3
+    assert known.spend is not None and known.spend[:, 0].tolist() == [3.0] * 12
+    assert known.spend[:, 1].max() == pytest.approx(proven[-1])
+    assert {"seed", "run", "data", "relation", "libraries", "code_version"} <= set(known.meta)
     shown = capsys.readouterr().out
     assert "proven" in shown and "as published" in shown and str(run) in shown
     # What the numbers take for granted is counted on screen, and said in summary and ledger.
-    with sqlite3.connect(run / "ledger.sqlite") as db:
-        noted = db.execute("SELECT text FROM notes WHERE kind = 'assumption'").fetchall()
-    assumed = final["assumptions"]
-    assert isinstance(assumed, list) and noted == [(text,) for text in assumed]
-    assert f"{len(assumed)} assumptions" in shown
+    assumed = [text for _, kind, text in known.notes if kind == "assumption"]
+    assert final["assumptions"] == assumed and f"{len(assumed)} assumptions" in shown
     assert "readings and no guarantee" in assumed[0] and "seeded" in assumed[1]
 
 
@@ -117,14 +110,12 @@ def test_the_number_of_reports_does_not_depend_on_the_data(
         (tmp_path / f"{name}_nan.py").write_text(NAN_MODEL.format(limit=limit))
         settings = (f"model.kind={name}_nan:build", "data.clients=100", f"privacy.unit={unit}")
         assert launch(name, *settings) == 0
-        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
-            rounds = db.execute("SELECT n_reports, expected_reports FROM rounds").fetchall()
-            present = db.execute("SELECT client_id, rounds FROM client_spend ORDER BY client_id")
-            seen.append((rounds, present.fetchall()))
-            assert not db.execute("SELECT text FROM notes WHERE kind = 'dropped'").fetchall()
+        known = LedgerRecord(tmp_path / name)
+        assert known.reports.tolist() == [100] * 3 and known.spend is not None
+        seen.append(known.spend[:, 0].tolist())
+        assert not [text for _, kind, text in known.notes if kind == "dropped"]
         assert "not finite" not in (tmp_path / name / "run.log").read_text(encoding="utf-8")
-    assert seen[0] == seen[1] == seen[2]
-    assert seen[0][0] == [(100, 100)] * 3
+    assert seen[0] == seen[1] == seen[2] == [3.0] * 100
 
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])
@@ -189,9 +180,8 @@ def test_the_file_knows_of_a_release_before_it_happens(
             launch("crashed", "run.entropy=system")
     assert released(tmp_path / "crashed" / "ledger.sqlite") == [(1, 1, 12), (2, 2, 12)]
     assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
-    with sqlite3.connect(tmp_path / "crashed" / "ledger.sqlite") as db:
-        (most,) = db.execute("SELECT max(rounds) FROM client_spend").fetchone()
-    assert most == 4
+    spend = LedgerRecord(tmp_path / "crashed").spend
+    assert spend is not None and spend[:, 0].max() == 4
 
 
 def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Path) -> None:
