@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import fl_shuffle.accounting.laws.frequency_oracles as oracles
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
-from fl_shuffle.accounting.engine.blanket_counts import BinomialCounts
 from fl_shuffle.accounting.engine.fourier import TiltedLaw
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
@@ -187,28 +186,3 @@ def test_within_the_stated_round_off(step: float) -> None:
         k = float(nodes[position]) * step
         allowed = UNIT * law.rounding * k + 1e-300
         assert abs(found[position] - exact_turns(law, k)) <= allowed
-
-
-@pytest.mark.parametrize("others", [1, 40, 900])
-def test_decay_moves_by_the_deviation_and_bounds_what_is_skipped(others: int) -> None:
-    """A Lipschitz constant lowered by a tenth is caught."""
-    rng = np.random.default_rng([12, others])
-    fastest = 0.0
-    for gamma in (1.0, 0.9, 0.3):
-        values = np.sort(rng.normal(0.0, 1.0, 7) * np.exp(rng.normal(0.0, 1.0, 7)))
-        law = TiltedLaw.of(AtomicLaw(values, rng.dirichlet(np.ones(7))), 0.3)
-        classes = BinomialCounts(gamma, others, law.moment)
-        spread = classes.masses * law.second - (classes.masses * law.mean) ** 2
-        deviation = math.sqrt(float(classes.counts @ spread))
-        nodes = np.arange(4000)
-        step = 6.0 / deviation / nodes.size
-        y = law.characteristic(nodes, step)
-        decay = classes.decay(y)
-        speed = np.abs(np.diff(decay)) / (deviation * step)
-        assert speed.max() <= 1.0 + 1e-6
-        fastest = max(fastest, float(speed.max()))
-        assert np.all(np.abs(classes.evaluate(y).values) <= np.exp(-0.5 * decay**2) * (1.0 + 1e-9))
-        far = rng.permutation(nodes.size)
-        moved = np.abs(decay - decay[far]) - deviation * step * np.abs(nodes - nodes[far])
-        assert moved.max() <= 1e-9
-    assert fastest > 0.95
