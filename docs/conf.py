@@ -13,7 +13,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-from fl_shuffle.cli import SUBCOMMANDS, parser_of
+from fl_shuffle.cli.parsers import SUBCOMMANDS, parser_of
 from fl_shuffle.configuration.reading import SECTIONS
 from fl_shuffle.declare import reference
 from fl_shuffle.version import __version__

@@ -1,23 +1,19 @@
-"""The `fl-shuffle` command. Each subcommand is a module with `configure` and `run`; its
-docstring is what its help says.
+"""The `fl-shuffle` command: what a user, a file or the machine can do wrong is one line.
 
-Subcommand modules keep their top-level imports light (no torch, flwr, scipy): help is instant.
-"""
+What can be said is in `parsers`; what a command does in the module of its name."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sqlite3
 import sys
-import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn
 
+from fl_shuffle.cli.parsers import SUBCOMMANDS, first_screen, parser_of
 from fl_shuffle.cli.renamed import renamed
 from fl_shuffle.errors import ConfigError, FlShuffleError, suggestion
 from fl_shuffle.interrupts import INTERRUPTED
@@ -25,44 +21,10 @@ from fl_shuffle.interrupts.callbacks import interrupts_kept
 from fl_shuffle.run_words import say
 from fl_shuffle.version import __version__
 
-COMMANDS = {
-    "run": {
-        "new": "write a Flower app of your own that runs",
-        "simulate": "run a federation and account for its privacy, round by round",
-        "sweep": "the same over a grid of settings and seeds",
-    },
-    "read": {
-        "runs": "which runs there are, what they cost, how they differ",
-        "ledger": "what every round and client cost; CSV, JSON, Parquet",
-        "report": "one page about a run, or several; figures for papers",
-    },
-    "privacy": {
-        "bound": "what shuffled reports cost, or what a configuration will",
-        "certify": "a certificate of a run's epsilon",
-        "verify": "check a certificate without any of our accounting",
-        "audit": "try to break the privacy claims",
-        "settings": "every setting of a configuration: default, range, meaning",
-    },
-    "deploy": {"shuffler": "the shuffler as a party of its own"},
-}
-"""Group -> command -> what it does. Its module here has its name, and is loaded when it is asked
-for."""
-SUBCOMMANDS = tuple(name for group in COMMANDS.values() for name in group)
-FIRST_STEPS = (
-    "fl-shuffle simulate runs the quickstart; then fl-shuffle report with the folder it names. "
-    "What a command takes: fl-shuffle COMMAND --help."
-)
 REQUIRED = (
     "torch", "flwr", "numba", "cryptography", "mpmath", "rich", "safetensors", "scipy",
     "matplotlib", "jinja2",
 )  # fmt: skip
-
-TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "int | float": "a count or a share, as 500 or 0.8",
-}
-"""What `argparse` calls by the name of a function."""
 MACHINE = {
     "null byte": "a file's name holds the NUL character, which no name has: leave it out",
     "null character": "a file's name holds the NUL character, which no name has: leave it out",
@@ -74,47 +36,6 @@ MACHINE = {
 """What Python says of a name or of threads, and what to do about it."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error of the command does."""
-
-    def error(self, message: str) -> NoReturn:
-        for type_name, wanted in TYPES.items():
-            message = message.replace(f"invalid {type_name} value:", f"must be {wanted}, not")
-        self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
-
-    def parse_args(self, *given: Any, **named: Any) -> Any:
-        """As `argparse` does; of an option that there is not, the nearest that there is."""
-        parsed, rest = self.parse_known_args(*given, **named)
-        if rest:
-            options = [name for name in self._option_string_actions if name.startswith("--")]
-            near = suggestion(rest[0].partition("=")[0], options) if rest[0][:1] == "-" else ""
-            self.error(f"unrecognized arguments: {' '.join(rest)}" + f"; {near}" * bool(near))
-        return parsed
-
-
-def parser_of(command: str) -> argparse.ArgumentParser:
-    """The options of one command, whose module alone is loaded."""
-    module = import_module(f"fl_shuffle.cli.{command}")
-    parser = _Parser(prog=f"fl-shuffle {command}", description=module.__doc__)
-    module.configure(parser)
-    parser.add_argument(
-        "--verbose", action="store_true", help="show where an error comes from, and its causes"
-    )
-    parser.set_defaults(run=module.run)
-    return parser
-
-
-def _first_screen() -> list[str]:
-    """The commands in groups."""
-    width = max(map(len, SUBCOMMANDS))
-    lines = ["usage: fl-shuffle COMMAND ...", ""]
-    for group, commands in COMMANDS.items():
-        heads = [group, *[""] * (len(commands) - 1)]
-        for head, (name, summary) in zip(heads, commands.items(), strict=True):
-            lines.append(f"{head:<8} {name:<{width}}  {summary}")
-    return [*lines, "", *textwrap.wrap(FIRST_STEPS, 80)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,17 +76,17 @@ def _answered(words: Sequence[str]) -> int:
     if note:
         say(note, out=sys.stderr)
     if command in ("-h", "--help", "--version"):
-        say(*([f"fl-shuffle {__version__}"] if command == "--version" else _first_screen()))
+        say(*([f"fl-shuffle {__version__}"] if command == "--version" else first_screen()))
         return 0
     if command not in SUBCOMMANDS:
         hint = suggestion(command, SUBCOMMANDS) or f"there are {', '.join(SUBCOMMANDS)}"
         option = command.startswith("-")
         what = f"option {command!r} without a command" if option else f"command {command!r}; {hint}"
         raise ConfigError(f"no {what}; see fl-shuffle --help")
-    parsed = parser_of(command).parse_args(rest)
-    if parsed.verbose:
+    arguments = parser_of(command).parse_args(rest)
+    if arguments.verbose:
         logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
-    code: int = parsed.run(parsed)
+    code: int = import_module(f"fl_shuffle.cli.{command}").run(arguments)
     return code
 
 

@@ -1,32 +1,21 @@
-"""Try to break the privacy claims with canaries: empirical lower bounds on epsilon."""
+"""`fl-shuffle audit`: try to break a configuration's privacy claims with canaries."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 
 from fl_shuffle import declare
 from fl_shuffle.auditing.effort import AuditSettings
-from fl_shuffle.cli.options import add_overrides, flag, option, overrides, show
+from fl_shuffle.cli.options import overrides, show
+from fl_shuffle.cli.parsers import OF_AUDIT
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.interrupts import load
 from fl_shuffle.run_words import tell
 
-SHORT = ("data", "budgets")
-"""Whose short options it takes: `--seed` is the canaries', not the run's."""
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    whose = "whose claims to test: a configuration's, or a run's"
-    option(parser, "source", "CONFIG|RUN", whose)
-    add_overrides(parser, SHORT)
-    declare.add_options(parser, AuditSettings)
-    flag(parser, "--json", "print one JSON object")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.configuration.reading import resolve_config
-
+def run(arguments: Namespace) -> int:
     # What is wrong with a configuration is said before PyTorch is loaded.
-    config = resolve_config(arguments.source, overrides(arguments, SHORT))
+    config = resolve_config(arguments.source, overrides(arguments, OF_AUDIT))
     tell("loading PyTorch and Flower")
     load("fl_shuffle.auditing.audit")
 

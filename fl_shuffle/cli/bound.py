@@ -1,58 +1,34 @@
-"""The epsilon at --delta (or delta at --epsilon) of shuffled reports, the smallest proven one; with
-CONFIG what its rounds will cost; with both --epsilon and --delta the --solve-for that keeps
-them."""
+"""`fl-shuffle bound`: one privacy bound, every one that applies, or a number for a target."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl_shuffle import declare
-from fl_shuffle.cli.options import Said, add_overrides, flag, option, overrides, repeated, show
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
+from fl_shuffle.accounting.guarantee import Guarantee, ratio_line
+from fl_shuffle.accounting.queries.methods import (
+    asked_number,
+    bound,
+    compare,
+    lower_answers,
+    proven_over_lower,
+)
+from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.solve import COSTS, solve
+from fl_shuffle.cli.options import Said, overrides, show
+from fl_shuffle.cli.parsers import OF_BOUND
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, require_choice
 from fl_shuffle.plugins import require_extra
+from fl_shuffle.report.formats import aligned, said_in_one_line
 from fl_shuffle.run_words import tell
 
-if TYPE_CHECKING:
-    from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.queries.question import Question
 
-ADVERSARY = ("release", "assumed_honest")
-ASKED = ("delta", "epsilon", "method")
-CONFIGURED = {"data": "clients", "run": "rounds", "budgets": "budgets"}
-"""Section -> the flag that means its own setting where a configuration is given."""
-SOLVED = (
-    "given both --epsilon and --delta: the most (or least) of clients, sigma, records, epsilon0, "
-    "delta0, rounds, participation or assumed-honest that keeps them; with CONFIG and --epsilon: "
-    "of rounds, reports-per-round, epsilon0 or clients"
-)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    from fl_shuffle.accounting.queries.question import Question
-
-    option(parser, "config", "CONFIG", "what this configuration will cost", nargs="?")
-    grid = "with CONFIG: what each of these values would gain and lose; may be repeated"
-    repeated(parser, "--grid", "SECTION.KEY=VALUE,...", grid)
-    add_overrides(parser)
-    names = [each for each in declare.settings_of(Question) if each not in ADVERSARY + ASKED]
-    declare.add_options(parser.add_argument_group("reports"), Question, names=names)
-    declare.add_options(parser.add_argument_group("adversary"), Question, names=ADVERSARY)
-    asked = parser.add_argument_group("asked")
-    declare.add_options(asked, Question, names=ASKED)
-    option(asked, "--solve-for", "NAME", SOLVED)
-    flag(asked, "--all", "every bound that applies, proven ones first")
-    flag(asked, "--why", "where proofs are; with --all: why others do not apply")
-    output = parser.add_argument_group("output")
-    option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
-    flag(output, "--json", "print exactly one JSON object")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.accounting.queries.question import Question
-
+def run(arguments: Namespace) -> int:
     values = declare.given(arguments, Question)
     solved = (arguments.solve_for or "").replace("-", "_")
     if arguments.config is not None:
@@ -68,14 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: str) -> Said:
+def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> Said:
     """What a configuration will cost, or what of it keeps a target."""
     from fl_shuffle.cli.cost import said_of_cost, said_of_grid, said_of_target
-    from fl_shuffle.configuration.reading import resolve_config
 
-    settings = overrides(arguments, CONFIGURED)
+    settings = overrides(arguments, OF_BOUND)
     target = values.pop("epsilon", None) if solved else None
-    for name in values.keys() - CONFIGURED.values():
+    for name in values.keys() - OF_BOUND.values():
         raise ConfigError(
             f"--{name.replace('_', '-')} belongs to a question, CONFIG to a cost; give one of "
             "the two (a configuration is changed with --set)"
@@ -91,10 +66,8 @@ def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: s
     return said_of_target(config, solved, target)
 
 
-def _one(query: Question, arguments: argparse.Namespace) -> Said:
+def _one(query: Question, arguments: Namespace) -> Said:
     """One bound; with --certificate the one that a certificate is written for."""
-    from fl_shuffle.accounting.queries.methods import bound, lower_answers, proven_over_lower
-
     if arguments.certificate is not None and query.method is None:
         # Certificates are written for these bounds; another may be a little smaller.
         vector = "sum" if query.release == "sum" else "proven"
@@ -115,7 +88,6 @@ def _certify(query: Question, answer: Guarantee, path: Path) -> str:
     require_extra("flint", "certificates", "--certificate")
     from fl_shuffle.certificates.questions import certificate_of
     from fl_shuffle.certificates.writing import text_of
-    from fl_shuffle.report.formats import said_in_one_line
 
     tell("writing a certificate")
     written = certificate_of(query, answer)
@@ -134,9 +106,6 @@ def _proofs() -> str:
 
 def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
     """What goes with the number."""
-    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
-    from fl_shuffle.accounting.guarantee import ratio_line
-
     lines = [] if ratio is None else [ratio_line(ratio)]
     if "epsilon_add_remove" in answer.details:
         lines.append(f"epsilon {answer.details['epsilon_add_remove']:.6g}: {ADD_REMOVE_WORDS}")
@@ -149,9 +118,6 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
 
 def _solved(name: str, values: dict[str, Any]) -> Said:
     """The most (or least) of one number of the question that keeps a target."""
-    from fl_shuffle.accounting.queries.question import Question
-    from fl_shuffle.accounting.queries.solve import COSTS, solve
-
     if name in ("delta", "epsilon"):
         other = "epsilon" if name == "delta" else "delta"
         raise ConfigError(
@@ -178,10 +144,8 @@ def _solved(name: str, values: dict[str, Any]) -> Said:
     ]  # fmt: skip
 
 
-def _all(query: Question, arguments: argparse.Namespace) -> Said:
+def _all(query: Question, arguments: Namespace) -> Said:
     """Every bound that applies, and why others do not."""
-    from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
-
     tell("asking every bound")
     results: dict[str, Guarantee] = {}
     refusals: dict[str, str] = {}
@@ -205,9 +169,6 @@ def _all(query: Question, arguments: argparse.Namespace) -> Said:
 
 def _table(query: Question, results: dict[str, Guarantee]) -> list[str]:
     """What is asked, and a line for each answer; where it stands follows last, in any width."""
-    from fl_shuffle.accounting.queries.methods import asked_number
-    from fl_shuffle.report.formats import aligned
-
     asked, given = ("epsilon", "delta") if query.epsilon is None else ("delta", "epsilon")
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
     reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"

@@ -1,31 +1,20 @@
-"""Write a certificate of a finished run's epsilon, which fl-shuffle verify checks without any of
-the accounting."""
+"""`fl-shuffle certify`: a certificate of what a run says of one client."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
-from fl_shuffle.cli.options import flag, option
 from fl_shuffle.plugins import require_extra
+from fl_shuffle.report.formats import said_in_one_line
 from fl_shuffle.run_words import say, tell
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    option(parser, "run_directory", "RUN", "folder of a finished run")
-    option(parser, "--client", "ID", "whose (default: the most exposed one's)", type=int)
-    columns = ("proven", "sum", "local")
-    parser.add_argument("--column", choices=columns, help="default: the run's headline")
-    flag(parser, "--short", "proven by the one-page proof alone: a larger number, sooner checked")
-    option(parser, "--out", "FILE", "default: certificate.json in the run's folder")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace) -> int:
     require_extra("flint", "certificates", "certify")
     from fl_shuffle.certificates.runs import certificate_of_run
     from fl_shuffle.certificates.verdicts import ACCEPTED, CERTIFICATE, verdict_of
     from fl_shuffle.certificates.writing import text_of
-    from fl_shuffle.report.formats import said_in_one_line
 
     directory = Path(arguments.run_directory)
     path = Path(arguments.out) if arguments.out else directory / CERTIFICATE

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
+from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.cli.options import Said
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.planner.cost import SURPRISE, Cost, cost_of, trade_off_of
+from fl_shuffle.planner.target import SOLVABLE, solve_configuration
+from fl_shuffle.report.formats import aligned, short
 from fl_shuffle.run_words import HOPELESS, noise_words, tell
-
-if TYPE_CHECKING:
-    from fl_shuffle.configuration.sections import Config
-    from fl_shuffle.planner.cost import Cost
+from fl_shuffle.sweeps.points import Sweep, parse_axis
 
 EXAMPLE = 10_000
 """Numbers of a small model, where the real one's size is not known."""
@@ -21,8 +24,6 @@ SHOWN_CLASSES = 20
 
 def said_of_cost(config: Config) -> Said:
     """The cost of all rounds."""
-    from fl_shuffle.planner.cost import cost_of
-
     tell(f"counting {config.run.rounds:,} rounds of {config.data.clients:,} clients")
     return _said(config, cost_of(config))
 
@@ -30,8 +31,6 @@ def said_of_cost(config: Config) -> Said:
 def said_of_target(config: Config, name: str, epsilon: float) -> Said:
     """The most (or least) of a setting that keeps the worst client within `epsilon`, and the cost
     with it."""
-    from fl_shuffle.planner.target import SOLVABLE, solve_configuration
-
     tell(f"looking for {name}")
     value, solved, found = solve_configuration(config, name, epsilon)
     key, costs = SOLVABLE[name]
@@ -42,10 +41,6 @@ def said_of_target(config: Config, name: str, epsilon: float) -> Said:
 
 def said_of_grid(config: Config, grid: Sequence[str]) -> Said:
     """The cost of each combination of settings, and what it gains and loses."""
-    from fl_shuffle.planner.cost import trade_off_of
-    from fl_shuffle.report.formats import aligned, short
-    from fl_shuffle.sweeps.points import Sweep, parse_axis
-
     rows = []
     for point in Sweep.of(config.to_dict(), [parse_axis(text) for text in grid], 1).points:
         tell(", ".join(f"{key} = {value}" for key, value in point.settings.items()))
@@ -79,11 +74,6 @@ def _said(config: Config, found: Cost) -> Said:
 
 def _lines(config: Config, found: Cost) -> list[str]:
     """The number, and what must be known to read it."""
-    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
-    from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
-    from fl_shuffle.accounting.guarantee import ratio_line
-    from fl_shuffle.planner.cost import SURPRISE
-
     summed, privacy = config.privacy.release == "sum", config.privacy
     lines = [
         f"{found.status} cost of {found.rounds} rounds, unit = {found.unit}: epsilon <= "
@@ -121,8 +111,6 @@ def _lines(config: Config, found: Cost) -> list[str]:
 
 def _table(config: Config, found: Cost) -> list[str]:
     """The classes with the largest epsilons."""
-    from fl_shuffle.report.formats import aligned, short
-
     alone = "by itself" if config.privacy.release == "sum" else "without shuffler"
     rows = [["clients", "hides among", "epsilon0", "noise", "epsilon", alone, "lower"]]
     ranked = sorted(found.classes, key=lambda each: -each.epsilon)

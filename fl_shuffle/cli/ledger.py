@@ -1,53 +1,30 @@
-"""What was spent: by round, by client, who reported when, and what must be known to read it. As
-written in the run's ledger; --recount counts again and says where it differs."""
+"""`fl-shuffle ledger`: what the ledgers of runs say about a client, a round, everybody."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.options import flag, option
+import numpy as np
+
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.report.formats import as_text, make_folder, write_table
+from fl_shuffle.report.record import RunRecord, read_run
+from fl_shuffle.report.tables import TABLES, Columns, attendance_table, clients_table
 from fl_shuffle.run_words import say, tell, terminal_width
 
-if TYPE_CHECKING:
-    from fl_shuffle.report.record import RunRecord
-    from fl_shuffle.report.tables import Columns
-
-    MakeTable = Callable[[RunRecord], Columns]
-
-
+MakeTable = Callable[[RunRecord], Columns]
 SHOWN = 10
 """Clients that are named where the recount differs."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
-    asked = parser.add_mutually_exclusive_group()
-    option(asked, "--client", "ID", "one client's bill and rounds", type=int)
-    flag(asked, "--clients", "every client's bill")
-    option(asked, "--round", "N", "who reported in a round", type=int)
-    flag(asked, "--notes", "the run's warnings and remarks")
-    again = "count every client again; exit code 1 where the ledger says something else"
-    flag(parser, "--recount", again)
-    forms = ("table", "csv", "json", "parquet")
-    how = "how to print it (default: table; parquet needs --out)"
-    parser.add_argument("--format", default="table", choices=forms, help=how)
-    where = "write it there instead of printing it; a folder: all four tables"
-    option(parser, "--out", "FILE|DIR", where)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.errors import ConfigError
-    from fl_shuffle.report.formats import as_text, make_folder, write_table
-    from fl_shuffle.report.record import read_run
-    from fl_shuffle.report.tables import TABLES, attendance_table, clients_table
-
+def run(arguments: Namespace) -> int:
     client, form, out = arguments.client, arguments.format, arguments.out
     if form == "parquet" and not out:
         raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
@@ -99,8 +76,6 @@ def _recounted(run: RunRecord) -> int:
 
 def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
     """One table; with several runs, their names stand in the first column."""
-    import numpy as np
-
     found = [make(record) for record in records]
     if len(found) == 1:
         return found[0]
@@ -112,8 +87,6 @@ def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
 
 def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[str]:
     """What one client spent in one run, in words."""
-    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
-
     rounds = tables["attendance"](run)["round"].tolist()
     own = {name: values[client] for name, values in tables["clients"](run).items()}
     columns = [

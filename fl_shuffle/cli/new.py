@@ -1,18 +1,14 @@
-"""Write a Flower app of your own that runs: apps, configuration, budgets, a test."""
+"""`fl-shuffle new`: write a runnable app of your own."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the new folder, and its package's name")
+from fl_shuffle.scaffold.writing import write_app
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.scaffold.writing import write_app
-
+def run(arguments: Namespace) -> int:
     target = Path(arguments.name)
     for path in write_app(target):
         print(path)

@@ -1,20 +1,18 @@
-"""Options of several commands: `--set SECTION.KEY=VALUE`, and short ones of single settings."""
+"""What commands share: settings as options have them, and answers as lines or JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-from argparse import ArgumentParser, Namespace, _ArgumentGroup
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle import declare
-from fl_shuffle.configuration.reading import SECTIONS, SETTINGS
+from fl_shuffle.configuration.reading import SETTINGS
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.run_words import say
 
-Parser = ArgumentParser | _ArgumentGroup
 Said = tuple[Any, list[str]]
 """An answer as JSON has it, and as lines."""
 
@@ -35,29 +33,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def flag(parser: Parser, name: str, help: str) -> None:
-    """An option without a value."""
-    parser.add_argument(name, action="store_true", help=help)
-
-
-def option(parser: Parser, name: str, metavar: str, help: str, **more: Any) -> None:
-    """An option with a value, or a positional argument."""
-    parser.add_argument(name, metavar=metavar, help=help, **more)
-
-
-def repeated(parser: Parser, name: str, metavar: str, help: str) -> None:
-    """An option that may be given several times."""
-    parser.add_argument(name, metavar=metavar, help=help, action="append", default=[])
-
-
-def add_overrides(parser: ArgumentParser, sections: Iterable[str] = ()) -> None:
-    """`--set`, and the short options of the settings of these sections that declare one."""
-    what = "override one setting of the configuration; may be repeated"
-    repeated(parser, "--set", "SECTION.KEY=VALUE", what)
-    for name in sections:
-        declare.add_options(parser, SECTIONS[name], short=True)
 
 
 def overrides(arguments: Namespace, sections: Collection[str]) -> list[str]:

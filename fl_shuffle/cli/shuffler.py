@@ -1,54 +1,22 @@
-"""Run a shuffler apart from the server: set it up, make keys, serve."""
+"""`fl-shuffle shuffler`: the shuffler as a process and a party of its own."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from fl_shuffle.cli.options import option
 from fl_shuffle.errors import ConfigError
 
-PARTS = {
-    "key": "make the analyzer's key pair: FILE, to keep, and FILE.pub, for the sites",
-    "init": "make a shuffler's directory, and the passes of the server and of every site",
-    "serve": "take reports and release batches, until it is ended",
-}
 
-LARGEST_REPORT = 1 << 24
-"""Bytes: four million coordinates."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    key, init, serve = (
-        parts.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        for name, help in PARTS.items()
-    )
-    option(key, "file", "FILE", "where to put the private key")
-    option(init, "directory", "DIR", "the shuffler's own folder, new")
-    option(init, "--passes", "DIR", "folder for what is handed out, new", required=True)
-    option(init, "--address", "HOST:PORT", "where the others reach it", required=True)
-    option(init, "--clients", "N", "as data.clients", type=int, required=True)
-    sites = "SuperNodes; site i plays what partition-id=i num-partitions=P plays"
-    option(init, "--sites", "P", sites, type=int, required=True)
-    least = "no smaller batch leaves, whatever the server asks: what hides a client from it"
-    option(init, "--min-reports", "N", least, type=int, required=True)
-    most = "most bytes of a client's reports of a round, 4 a coordinate "
-    most += f"(default: {LARGEST_REPORT})"
-    option(init, "--largest-report", "BYTES", most, type=int, default=LARGEST_REPORT)
-    option(serve, "directory", "DIR", "the shuffler's own folder")
-    option(serve, "--listen", "HOST:PORT", "where to listen (default: its address)")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace) -> int:
     return {"key": _key, "init": _init, "serve": _serve}[arguments.part](arguments)
 
 
-def _key(arguments: argparse.Namespace) -> int:
+def _key(arguments: Namespace) -> int:
     """Write the analyzer's key pair."""
     from fl_shuffle.shuffler.remote.credentials import write_key
     from fl_shuffle.shuffler.remote.sealing import new_key, public_key
@@ -65,7 +33,7 @@ def _key(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def _init(arguments: Namespace) -> int:
     """Make a shuffler's directory, and passes."""
     from fl_shuffle.shuffler.remote.credentials import Settings
     from fl_shuffle.shuffler.remote.service import initialise
@@ -83,7 +51,7 @@ def _init(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: Namespace) -> int:
     """Answer calls until the process is asked to end."""
     # gRPC's own messages name peers and times.
     os.environ["GRPC_VERBOSITY"] = "NONE"

@@ -1,42 +1,29 @@
-"""Run a simulated federation and account for its privacy, round by round."""
+"""`fl-shuffle simulate`: run a federation described by a TOML file."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.options import add_overrides, flag, option, overrides, repeated, show
-from fl_shuffle.configuration.reading import SECTIONS
-
-if TYPE_CHECKING:
-    from fl_shuffle.configuration.sections import Config
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser, "config", "CONFIG|RUN", "what to run: a file, the name of a shipped one, or a "
-        "run's folder to run its configuration anew (default: quickstart)", nargs="?",
-    )  # fmt: skip
-    add_overrides(parser, SECTIONS)
-    flag(parser, "--list", "which configurations are shipped")
-    option(parser, "--out", "DIR", "run directory (default: runs/DATE-TIME)")
-    option(parser, "--resume", "DIR", "go on with an unfinished run")
-    vouch = "with --resume: vouch for the data where they cannot be compared"
-    flag(parser, "--data-unchanged", vouch)
-    trackers = "tell tensorboard, mlflow, wandb, or what your module:function returns (repeatable)"
-    repeated(parser, "--track", "NAME", trackers)
-    flag(parser, "--dry-run", "run nothing: say what it will cost, and how long it will take here")
-    flag(parser, "--quiet", "print one line: where the run is, its accuracy and its epsilon")
-    flag(parser, "--json", "print one JSON object per round and a final one")
+from fl_shuffle.budgets import require_file
+from fl_shuffle.cli.options import overrides, show
+from fl_shuffle.cli.parsers import OF_RUN
+from fl_shuffle.configuration.reading import (
+    QUICKSTART,
+    own_parts,
+    resolve_config,
+    shipped,
+)
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import ConfigError, DataError
+from fl_shuffle.interrupts import load
+from fl_shuffle.plugins import require_package
+from fl_shuffle.run_words import say, tell
+from fl_shuffle.runs.directory import require_begun, require_free
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.configuration.reading import QUICKSTART, resolve_config
-    from fl_shuffle.errors import ConfigError
-    from fl_shuffle.interrupts import load
-    from fl_shuffle.run_words import say, tell
+def run(arguments: Namespace) -> int:
 
     if arguments.list:
         say(*_shipped())
@@ -47,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
     if arguments.resume and arguments.dry_run:
         raise ConfigError("--dry-run is about a configuration; leave out --resume")
-    settings = overrides(arguments, SECTIONS)
+    settings = overrides(arguments, OF_RUN)
     # What is wrong with a configuration is said before PyTorch is loaded.
     config = None if arguments.resume else resolve_config(arguments.config or QUICKSTART, settings)
     _require_files(config, arguments)
@@ -79,14 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     return int(result.summary["failed"])
 
 
-def _require_files(config: Config | None, arguments: argparse.Namespace) -> None:
+def _require_files(config: Config | None, arguments: Namespace) -> None:
     """What can be said without PyTorch: a folder that is taken or no run's, files and packages that
     are not there."""
-    from fl_shuffle.budgets import require_file
-    from fl_shuffle.configuration.reading import own_parts
-    from fl_shuffle.errors import DataError
-    from fl_shuffle.plugins import require_package
-    from fl_shuffle.runs.directory import require_begun, require_free
 
     if config is None:
         require_begun(Path(arguments.resume).resolve())
@@ -104,7 +86,6 @@ def _require_files(config: Config | None, arguments: argparse.Namespace) -> None
 
 def _shipped() -> list[str]:
     """Each shipped configuration, and what it says of itself."""
-    from fl_shuffle.configuration.reading import shipped
 
     lines = []
     for name, path in shipped().items():

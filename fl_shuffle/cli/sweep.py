@@ -1,45 +1,30 @@
-"""Run a configuration over a grid of settings and several seeds: a table and a figure."""
+"""`fl-shuffle sweep`: one configuration over a grid of settings and several seeds."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.options import add_overrides, flag, option, repeated
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fl_shuffle.api import played
+from fl_shuffle.configuration.reading import QUICKSTART, load_config
+from fl_shuffle.errors import ConfigError, RunInterrupted
+from fl_shuffle.report.formats import as_text
+from fl_shuffle.report.many import EACH_ALONE, sweep_table
 from fl_shuffle.run_words import say, terminal_width
-
-if TYPE_CHECKING:
-    from fl_shuffle.sweeps.points import Point, Sweep
-    from fl_shuffle.sweeps.results import SweepResult
-    from fl_shuffle.sweeps.running import SweepEvent
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    option(parser, "config", "CONFIG.toml", "what to run (default: the quickstart)", nargs="?")
-    axis = "a setting and its values; may be repeated: every combination is run"
-    repeated(parser, "--grid", "SECTION.KEY=VALUE,VALUE,...", axis)
-    option(
-        parser, "--seeds", "N", "run each combination with N seeds (default 1)", type=int, default=1
-    )
-    add_overrides(parser)
-    option(parser, "--jobs", "N", "runs at once (default 1)", type=int, default=1)
-    option(parser, "--out", "DIR", "the sweep's folder (default: runs/DATE-TIME)")
-    option(parser, "--resume", "DIR", "go on with a sweep that was stopped")
-    flag(parser, "--quiet", "print only the final table")
+from fl_shuffle.sweeps.directory import new_sweep, reopen_sweep
+from fl_shuffle.sweeps.points import Point, Sweep, parse_axis
+from fl_shuffle.sweeps.results import PAGE, SweepResult
+from fl_shuffle.sweeps.running import SweepEvent
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api import played
-    from fl_shuffle.configuration.reading import QUICKSTART, load_config
-    from fl_shuffle.errors import ConfigError, RunInterrupted
-    from fl_shuffle.sweeps.directory import new_sweep, reopen_sweep
-    from fl_shuffle.sweeps.points import Sweep, parse_axis
-
+def run(arguments: Namespace) -> int:
     failures: list[str] = []
     if arguments.resume:
         for name in ("config", "grid", "seeds", "set", "out"):
@@ -65,9 +50,6 @@ def _progress(
     plan: Sweep, failures: list[str], *, quiet: bool
 ) -> Iterator[Callable[[SweepEvent], None]]:
     """One bar over all rounds on a terminal, a line per run elsewhere; failures are collected."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     console, runs = Console(stderr=True), len(plan.points)
     done: dict[str, int] = {}
     ended = 0
@@ -103,10 +85,6 @@ def _named(point: Point) -> str:
 
 def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     """The table, what failed, and where everything is."""
-    from fl_shuffle.report.formats import as_text
-    from fl_shuffle.report.many import EACH_ALONE, sweep_table
-    from fl_shuffle.sweeps.results import PAGE
-
     table = sweep_table(result.table)
     lines = as_text(table, "table", terminal_width(sys.stdout)).splitlines()
     lines += ["", f"epsilon: the largest over a combination's runs; {EACH_ALONE}"]

@@ -1,20 +1,13 @@
-"""Check a certificate in ball arithmetic, with nothing of the accounting that wrote it. Exit
-code 0: accepted, 1: refused."""
+"""`fl-shuffle verify`: as `python -m verify` does in a copy of the folder."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 
-from fl_shuffle.cli.options import option
 from fl_shuffle.plugins import require_extra
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    option(parser, "certificate", "FILE", "written by certify, or bound --certificate")
-    option(parser, "--ledger", "FILE", "the run's ledger.sqlite: the facts must be as it has them")
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace) -> int:
     require_extra("flint", "certificates", "verify")
     from fl_shuffle.verify.__main__ import main
 

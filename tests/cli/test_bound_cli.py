@@ -56,7 +56,7 @@ def test_all_bounds_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_does_not_load_the_heavy_libraries() -> None:
     code = (
-        "import sys; from fl_shuffle.cli import SUBCOMMANDS, parser_of; "
+        "import sys; from fl_shuffle.cli.parsers import SUBCOMMANDS, parser_of; "
         "[parser_of(name) for name in SUBCOMMANDS];"
         "assert not {'numpy', 'scipy', 'torch', 'flwr', 'matplotlib', 'rich'} & set(sys.modules)"
     )
