@@ -9,6 +9,8 @@ from pathlib import Path
 
 OWNER_ONLY = 0o600
 """What is in a run's files is its owner's to show."""
+PRIVATE_FOLDER = 0o700
+"""Only the owner reads or enters."""
 UNFINISHED = ".unfinished"
 """Ends the name of a file that is being written; where its process died, it may be deleted."""
 

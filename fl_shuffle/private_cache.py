@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from fl_shuffle.durable_files import PRIVATE_FOLDER
+
 log = logging.getLogger(__name__)
 
 CACHE_VARIABLE: Final = "FL_SHUFFLE_CACHE"
@@ -29,8 +31,6 @@ DIGEST: Final = 32
 _UNFINISHED: Final = ".new-"
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a file that was not finished is nobody's."""
-_PRIVATE_FOLDER: Final = 0o700
-"""Only the owner reads or enters."""
 _OTHERS_WRITE: Final = 0o022
 
 
@@ -57,13 +57,13 @@ class PrivateCache:
     def made(self, folder: Path) -> bool:
         """Make the folder if need be; False, with a warning, where it is not the user's alone."""
         try:
-            folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+            folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             found = folder.stat()
             if found.st_uid != os.getuid():
                 log.warning("%s are not kept: %s belongs to another user", self.what, folder)
                 return False
             if stat.S_IMODE(found.st_mode) & 0o077:
-                folder.chmod(_PRIVATE_FOLDER)
+                folder.chmod(PRIVATE_FOLDER)
         except (OSError, RuntimeError) as error:
             log.warning("%s are not kept: %s", self.what, error)
             return False

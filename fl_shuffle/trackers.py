@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fl_shuffle.errors import ConfigError, require_choice
+from fl_shuffle.ledger.store import settings_of
 from fl_shuffle.plugins import load_function, require_extra
 from fl_shuffle.runs.events import (
     Observer,
@@ -191,9 +192,8 @@ class MlflowTracker(_Library):
         name = self.run.directory.name
         made = self._client.create_run(place, start_time=self._now(0), run_name=name)
         self._run = made.info.run_id
-        for section, table in self.run.config.to_dict().items():
-            for key, value in table.items():
-                self._client.log_param(self._run, f"{section}.{key}", str(value)[:LONGEST])
+        for name, value in settings_of(self.run.config.to_dict()).items():
+            self._client.log_param(self._run, name, str(value)[:LONGEST])
         self._client.set_tag(self._run, "run_directory", str(self.run.directory))
 
     def log(self, numbers: dict[str, float], step: int) -> None:

@@ -139,17 +139,17 @@ class Ledger:
             replace_file(path, write)
         except OSError as error:
             raise RunError(f"{path} cannot be created: {error.strerror}") from None
-        return cls.open(path, any_schema=True)
+        return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, *, any_schema: bool = False) -> Ledger:
+    def open(cls, path: Path) -> Ledger:
         """An existing ledger. Raises `RunError` if there is none or it cannot be read."""
         if not path.is_file():
             raise RunError(f"{path} does not exist: this is not a run directory")
         ledger = cls(_connect(path), path)
         meta = ledger.meta()
         version = meta.get("schema")
-        if version != SCHEMA_VERSION and not any_schema:
+        if version != SCHEMA_VERSION:
             raise RunError(
                 f"{path} has ledger schema {version!r}, and this version goes on with runs of "
                 f"schema {SCHEMA_VERSION} alone; go on with the version that began it"

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.durable_files import replace_file
+from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_file
 from fl_shuffle.errors import RunError
 from fl_shuffle.plugins import require_extra
-from fl_shuffle.runs.directory import PRIVATE_FOLDER, open_private
+from fl_shuffle.runs.directory import open_private
 
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 """Columns of equal length by name; NaN or None for a number that does not exist."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
+from fl_shuffle.ledger.store import settings_of
 from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned, wide
 from fl_shuffle.report.formats import short
 from fl_shuffle.report.record import RunRecord
@@ -94,11 +95,7 @@ def differences(
     configs: Sequence[Configuration], ignored: Iterable[str] = NOT_COMPARED
 ) -> dict[str, list[Any]]:
     """Setting -> its value in each configuration, for settings that are not the same in all."""
-    flat = [
-        {f"{section}.{key}": value for section, table in config.items()
-         for key, value in table.items()}
-        for config in configs
-    ]  # fmt: skip
+    flat = [settings_of(config) for config in configs]
     found = {
         key: [each.get(key) for each in flat]
         for key in dict.fromkeys(key for each in flat for key in each)

@@ -12,8 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from fl_shuffle.durable_files import replace_text
-from fl_shuffle.runs.directory import PRIVATE_FOLDER
+from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_text
 
 STATE_VARIABLE = "FL_SHUFFLE_STATE"
 

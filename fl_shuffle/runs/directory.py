@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from fl_shuffle.durable_files import OWNER_ONLY, UNFINISHED, replace_text
+from fl_shuffle.durable_files import OWNER_ONLY, PRIVATE_FOLDER, UNFINISHED, replace_text
 from fl_shuffle.errors import ConfigError, RunError, require_choice
 from fl_shuffle.ledger import LEDGER, METRICS
 
@@ -35,8 +35,6 @@ LOCK = "lock"
 # line each.
 HOLDER_BYTES = WITNESS_BYTES = 21
 """Twenty digits hold any number of a process or of entries."""
-PRIVATE_FOLDER = 0o700
-"""Only the owner reads or enters."""
 
 log = logging.getLogger("fl_shuffle.run")
 """What the server's side says about a run, and nothing that a client says: that is published with
@@ -231,17 +229,10 @@ def require_begun(path: Path) -> None:
         if (path / LEDGER).is_file():
             return
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if LOCK in found and all(map(_before_a_run, found)):
-        raise RunError(
-            f"--resume {path}: the run there was stopped before it began, and released nothing; "
-            f"start it again with --out {path}"
-        )
-    if METRICS in found or CONFIG in found:
-        raise RunError(
-            f"--resume {path}: its {LEDGER} is missing, and what it has released stands nowhere "
-            "else; put the ledger back"
-        )
-    raise RunError(f"--resume {path}: there is no {LEDGER} in it; this is not a run directory")
+    why = "this is not a run directory, or its run was stopped before it began: start it with --out"
+    if {METRICS, CONFIG} & found:
+        why = "what the run has released stands nowhere else; put the ledger back"
+    raise RunError(f"--resume {path}: there is no {LEDGER} in it; {why}")
 
 
 def _before_a_run(name: str) -> bool:

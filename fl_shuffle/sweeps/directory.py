@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fl_shuffle.durable_files import PRIVATE_FOLDER
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
-from fl_shuffle.runs.directory import PRIVATE_FOLDER, RunDirectory, discard_unused, locked
+from fl_shuffle.runs.directory import RunDirectory, discard_unused, locked
 from fl_shuffle.sweeps.points import Point, Sweep
 
 DESCRIPTION = "sweep.json"

@@ -108,7 +108,9 @@ def test_a_missing_ledger_is_refused(
         file.unlink()
     assert resume(run) == resume(tmp_path / "none") == launch("run") == 2
     said = capsys.readouterr().err
-    assert all(x in said for x in ("is missing", "this is not a run directory", "not empty"))
+    assert all(
+        x in said for x in ("put the ledger back", "this is not a run directory", "not empty")
+    )
 
 
 def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from fl_shuffle.durable_files import replace_text
+from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_text
 from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.credentials import (
@@ -38,8 +38,6 @@ from fl_shuffle.shuffler.remote.sealing import OVERHEAD, new_key, public_key
 from fl_shuffle.shuffler.remote.store import Store
 
 SETTINGS, KEY, TLS_KEY, CERTIFICATE = "settings.json", "seal.key", "tls.key", "tls.crt"
-PRIVATE_FOLDER = 0o700
-"""Only the owner reads or enters."""
 CERTIFICATE_DAYS = 3650
 """So long a made certificate holds; put another in its place, and in the passes, before that."""
 THREADS = 8
