@@ -60,6 +60,7 @@ def test_a_model_that_is_not_finite_is_known_without_a_warning() -> None:
         assert ServerOptimizer(ServerSection(), theta).is_finite() == (not bad)
 
 
+@pytest.mark.slow
 def test_starting_up_does_not_load_the_compiler() -> None:
     code = (
         "import sys, torch\n"
