@@ -31,7 +31,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.data.evaluation import evaluator
 from fl_shuffle.data.models import flatten_parameters, load_parameters
-from fl_shuffle.data.task import Task, Tell, load_task, silent
+from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
 from fl_shuffle.flower.first_trainings import FirstTrainings, is_simulated
@@ -52,7 +52,6 @@ from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces
-from fl_shuffle.gradients.engine import GradientEngine
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
@@ -139,19 +138,15 @@ class RunParts:
             # the same on every engine.
             keep_one_thread()
         budgets = make_budgets(config.budgets, config.data.clients)
-        records = np.full(config.data.clients, cls._records_each(config), dtype=np.int64)
+        records = np.full(config.data.clients, max(1, config.data.records), dtype=np.int64)
         return cls(config, budgets, make_plan(config, budgets, records))
-
-    @staticmethod
-    def _records_each(config: Config) -> int:
-        return max(1, config.data.records)
 
     # What a node's clients do.
 
     @property
     def records_each(self) -> int:
         """Of how many records each client makes its mean, where the app gives them."""
-        return self._records_each(self.config)
+        return max(1, self.config.data.records)
 
     @property
     def update_clips(self) -> list[float | np.ndarray]:
@@ -377,10 +372,10 @@ class Federation(RunParts):
         self.fingerprint = task.fingerprint
 
     @classmethod
-    def made_of(cls, config: Config, tell: Tell = silent) -> Self:
+    def made_of(cls, config: Config) -> Self:
         """Raises as `load_task` does."""
         keep_one_thread()
-        return cls(config, load_task(config, tell))
+        return cls(config, load_task(config))
 
     @classmethod
     def of_server(cls, grid: Grid, context: Context) -> Self:
@@ -398,11 +393,6 @@ class Federation(RunParts):
     def model(self) -> nn.Module:
         """A fresh model, initialised from the run's seed."""
         return self.task.model(self.config)
-
-    @cached_property
-    def dimension(self) -> int:
-        """How many numbers a model and a report have."""
-        return sum(parameter.numel() for parameter in self.model().parameters())
 
     @cached_property
     def _packing(self) -> Packing:
@@ -427,10 +417,7 @@ class Federation(RunParts):
         records = Records(
             self.task.inputs.to(device), self.task.labels.to(device), self.task.offsets
         )
-        return make_clipper(self.config, records, self.randomizers, self._engine(device))
-
-    def _engine(self, device: torch.device) -> GradientEngine:
-        return make_gradient_engine(
+        engine = make_gradient_engine(
             self.model(),
             clip="record" if self.config.clip == "record" else "none",
             norm=self.randomizers.norm,
@@ -439,6 +426,7 @@ class Federation(RunParts):
             records=len(self.task.labels),
             shape=tuple(self.task.inputs.shape[1:]),
         )
+        return make_clipper(self.config, records, self.randomizers, engine)
 
     def parameters_in(self, message: Message) -> Tensor:
         """See `RunParts.parameters_in`: nothing is read but whole float32 arrays."""
