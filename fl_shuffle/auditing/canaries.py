@@ -295,30 +295,23 @@ def check_clipping(config: Config) -> Clipping:
     task = load_task(config)
     target = _most_exposed(task.plan, config.privacy.unit)
     own = slice(int(task.offsets[target]), int(task.offsets[target + 1]))
-    size, classes = own.stop - own.start, task.classes
+    x, y, size = task.inputs[own], task.labels[own], own.stop - own.start
+    turned, relabelled = x.clone(), y.clone()
     changed = slice(size if config.privacy.unit == "client" else 1)
-    inputs, labels = list[Tensor](), list[Tensor]()
-    for scale in (1.0, LONG):
-        for turned, relabelled in ((False, False), (True, False), (False, True)):
-            x, y = scale * task.inputs[own], task.labels[own].clone()
-            if turned:
-                x[changed] *= -1.0
-            if relabelled:
-                y[changed] = y[changed] - LONG if task.regression else (y[changed] + 1) % classes
-            inputs.append(x)
-            labels.append(y)
+    turned[changed] *= -1.0
+    relabelled[changed] = y[changed] - LONG if task.regression else (y[changed] + 1) % task.classes
+    inputs = [scale * each for scale in (1.0, LONG) for each in (x, turned, x)]
     hostile = replace(
-        task, inputs=torch.cat(inputs), labels=torch.cat(labels),
+        task, inputs=torch.cat(inputs), labels=torch.cat([y, y, relabelled] * 2),
         offsets=np.arange(len(inputs) + 1, dtype=np.int64) * size,
         plan=_restricted(task.plan, np.full(len(inputs), target)),
     )  # fmt: skip
     clip = Federation(config, hostile).clipper
     parameters = flatten_parameters(task.model(config)).to(config.run.device)
-    if config.run.noise == "pooled":
-        sums = [clip(parameters, np.array([k])).cpu() for k in range(len(inputs))]
-        means = torch.stack(sums) / task.plan.weight[target]
-    else:
-        means = clip(parameters, np.arange(len(inputs))).double().cpu()
+    # One by one: pooled noise takes weighted sums.
+    every = [clip(parameters, np.array([k])).reshape(-1).double() for k in range(len(inputs))]
+    weight = task.plan.weight[target] if config.run.noise == "pooled" else 1.0
+    means = torch.stack(every).cpu() / weight
     moves = torch.stack([means[b] - means[a] for a, b in ((0, 1), (0, 2), (3, 4), (3, 5))])
     largest, farthest = (
         float(torch.linalg.vector_norm(each, ord=task.plan.norm, dim=1).max())
