@@ -131,8 +131,7 @@ def with_results(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- README.md: What to expect -->", table)
     if name == "reproduction/README":
         folder = Path(app.srcdir) / "reproduction"
-        listed = [line for line in source[0].splitlines() if line.startswith("- [")]
-        names = [line[3 : line.index("]")] for line in listed]
+        names = re.findall(r"^- \[.*?\]\(([\w-]+)/", source[0], re.MULTILINE)
         source[0] += sections([json.loads((folder / n / "entry.json").read_text()) for n in names])
 
 

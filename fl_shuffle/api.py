@@ -69,7 +69,7 @@ def simulate(
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = simulate(overrides={"run.rounds": 2, "data.clients": 20, "run.out": folder})
+    ...     result = simulate(overrides={"run.rounds": 2, "run.out": folder})
     ...     len(result.metrics["round"])
     2
     """

@@ -9,45 +9,39 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle import plugins
-from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.configuration.reading import SETTINGS, resolve_config, value_of
 from fl_shuffle.errors import ConfigError, InvalidValueError
 
-OFFERED = {
-    "fl_shuffle.models": [("resnet", "their_package.models:resnet")],
-    "fl_shuffle.data_sources": [("survey", "their_package.data:survey")],
-    "fl_shuffle.features": [("spectra", "their_package.features:spectra")],
-    "fl_shuffle.randomizers": [("skellam", "their_package.noise:skellam")],
-    "fl_shuffle.losses": [("huber", "their_package.losses:huber")],
-    "fl_shuffle.metrics": [("recall", "their_package.scores:recall")],
-    "fl_shuffle.analyzers": [("median", "one:median"), ("median", "two:median")],
+GROUPED = {
+    key: f"fl_shuffle.{each.own}"
+    for key, each in SETTINGS.items()
+    if each.own not in ("", "module")
 }
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def offer(patch: pytest.MonkeyPatch, **paths: str) -> None:
+    """Have installed packages offer names, each in every group of parts, as these paths."""
+
     def entry_points(*, group: str) -> list[EntryPoint]:
-        return [EntryPoint(name, value, group) for name, value in OFFERED.get(group, [])]
+        assert group in GROUPED.values()
+        return [EntryPoint("own", path, group) for path in paths.values()]
 
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-
-
-def test_a_name_stands_for_its_path() -> None:
-    names = {
-        "model.kind": "resnet", "data.source": "survey", "data.features": "spectra",
-        "privacy.randomizer": "skellam", "model.loss": "huber", "model.metrics": "recall",
-    }  # fmt: skip
-    paths = dict(pair for group in OFFERED.values() for pair in group)
-    for key, name in names.items():
-        section, field = key.split(".")
-        found = getattr(getattr(resolve_config({}, {key: name}), section), field)
-        assert found == paths[name]
-    with pytest.raises(InvalidValueError, match="resnet"):  # lists what is offered
-        resolve_config({"model": {"kind": "resnt"}})
+    patch.setattr("importlib.metadata.entry_points", entry_points)
 
 
-def test_a_name_offered_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="one:median and two:median"):
-        resolve_config({"server": {"analyzer": "median"}})
+def test_a_name_stands_for_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(GROUPED) == 7
+    offer(monkeypatch, one="their_package.parts:own")
+    for key in GROUPED:
+        assert value_of(resolve_config({}, {key: "own"}), key) == "their_package.parts:own"
+        with pytest.raises(InvalidValueError, match="own"):  # lists what is offered
+            resolve_config({}, {key: "onw"})
+
+
+def test_a_name_offered_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, one="one:part", two="two:part")
+    with pytest.raises(ConfigError, match="one:part and two:part"):
+        resolve_config({"server": {"analyzer": "own"}})
 
 
 def test_a_folder_here_stands_in_for_nothing_installed(
