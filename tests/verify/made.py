@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from fl_shuffle.accounting.bounds.sum_release.gaussian import hiding_variance
 from fl_shuffle.certificates import convex_order, finite
 from fl_shuffle.certificates.gram_order import Setting, gaussian_delta, gram_point
 from fl_shuffle.certificates.lines import LOCAL, single_curve
@@ -105,3 +109,22 @@ def first_tree() -> str:
         return "x" + "".join("y" + "".join(column) for column in parts)
 
     return tree(0, 0, 0)
+
+
+def move_of(r: dict[str, Any]) -> float:
+    return min(float(r["sensitivity"]), 2 * float(r["radius"]))
+
+
+def mu_of(kind: str, facts: dict[str, Any]) -> float:
+    """The Gaussian parameter of these rounds by the accountant: `local`, or that of their sums."""
+    square = 0.0
+    for r in facts["rounds"]:
+        rows = [(r["scale"], r["grid"], 1)]
+        rows += [(o["scale"], o["grid"], o["count"]) for o in r["others"]]
+        scale, grid, count = (
+            np.array([float(x) for x in each]) for each in zip(*rows, strict=True)
+        )
+        honest = max(1, int(count.sum()) - int(float(r["colluders"])))
+        hiding = hiding_variance(scale, grid, count.astype(np.int64), honest)[0]
+        square += float(r["times"]) * move_of(r) ** 2 / (hiding if kind == "sum" else scale[0] ** 2)
+    return math.sqrt(square)

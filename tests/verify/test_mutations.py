@@ -21,7 +21,7 @@ from fl_shuffle.certificates.writing import exact
 from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.reading import Refused
 from tests.oracles import divergence_among_equals
-from tests.verify.made import built, held, strings
+from tests.verify.made import built, held, move_of, mu_of, strings
 
 SHARES = {"local": 400, "sum": 500, "finite": 400, "krr": 250, "convex": 200, "gram": 250}
 """Of 2,000 mutations."""
@@ -75,21 +75,14 @@ def true_by_itself(kind: str, written: dict[str, Any]) -> bool:
     claim, facts = written["claim"], written["facts"]
     epsilon, delta = float(claim["epsilon"]), float(claim["delta"])
     if kind in ("local", "sum"):
-        square = 0.0
-        for r in facts["rounds"]:
-            hiding = variance(r) if kind == "sum" else float(r["scale"]) ** 2
-            square += float(r["times"]) * move_of(r) ** 2 / hiding
-        return bool(gaussian_profile(epsilon, math.sqrt(square or 1e-30)) <= delta * (1 + 1e-9))
+        mu = max(mu_of(kind, facts), 1e-15)
+        return bool(gaussian_profile(epsilon, mu) <= delta * (1 + 1e-9))
     r = facts["randomizer"]
     found = fs.bound(
         method="blanket", randomizer="krr", k=int(r["k"]), epsilon0=float(r["epsilon0"]),
         clients=int(facts["clients"]), rounds=int(facts["times"]), epsilon=epsilon,
     )  # fmt: skip
     return bool(found.delta is not None and found.delta <= delta * 1.001)
-
-
-def move_of(r: dict[str, Any]) -> float:
-    return min(float(r["sensitivity"]), 2 * float(r["radius"]))
 
 
 def below_a_data_set(written: dict[str, Any]) -> bool:
@@ -121,22 +114,6 @@ def costs(written: dict[str, Any]) -> list[tuple[float, ...]]:
         hidden += [math.inf] * (1000 - len(hidden))
         found.append((float(r["times"]), move_of(r) / scale, float(r["radius"]) / scale, *hidden))
     return sorted(found)
-
-
-def variance(r: dict[str, Any]) -> float:
-    """V of section 14 where all steps are one: the colluders are those that count most."""
-    alone, grid = float(r["scale"]) ** 2, float(r["grid"])
-    counted = []
-    for o in r["others"]:
-        s, g = float(o["scale"]), float(o["grid"])
-        apart = (
-            g != grid
-            and min(s if g < grid else math.sqrt(alone), math.inf) ** 2 < 32 * max(g, grid) ** 2
-        )
-        if min(s / g, math.sqrt(alone) / grid) >= 8 and not apart:
-            counted += [s * s - 64 * g * g] * int(float(o["count"]))
-    left = int(float(r["colluders"]))
-    return max(alone, alone - 64 * grid**2 + sum(sorted(counted)[: max(0, len(counted) - left)]))
 
 
 def no_dearer(before: dict[str, Any], after: dict[str, Any]) -> bool:

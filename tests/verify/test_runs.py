@@ -26,6 +26,7 @@ from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.gaussian import Group, Round, fits, hiding_variance, rounds_of
 from fl_shuffle.verify.ledger import ledger_facts
 from fl_shuffle.verify.reading import Fields, Refused
+from tests.verify.made import mu_of
 
 CLIENTS = 40
 SMALL = {
@@ -236,12 +237,9 @@ def test_what_has_no_certificate_is_said(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("colluders", [0, 1, 4, 9])
 def test_the_sum_counts_what_the_accountant_counts(colluders: int) -> None:
     """V of every client against the package, steps far apart among them."""
-    from fl_shuffle.accounting.bounds.sum_release.gaussian import hiding_variance as package
-
     scale = np.array([1.0, 0.9, 3000.0, 2.0e5])
     grid = np.array([2.0**-16, 2.0**-16, 2.0**-4, 4.0])
     counts = np.array([3, 4, 2, 1])
-    wanted = package(scale, grid, counts, int(counts.sum()) - colluders)
     for own in range(4):
         others = [
             {"scale": exact(s), "radius": "1", "grid": exact(g), "count": str(n - (i == own))}
@@ -250,11 +248,10 @@ def test_the_sum_counts_what_the_accountant_counts(colluders: int) -> None:
         ]
         entry = {"times": "1", "noise": "gaussian", "scale": exact(scale[own]), "radius": "1"}
         entry |= {"sensitivity": "1", "grid": exact(grid[own]), "colluders": str(colluders)}
-        (each,) = rounds_of(
-            Fields({"dimension": "9", "rounds": [{**entry, "others": others}]}, "facts")
-        )
+        facts = {"dimension": "9", "rounds": [{**entry, "others": others}]}
+        (each,) = rounds_of(Fields(facts, "facts"))
         found = hiding_variance(each)
-        assert int(found.p) / int(found.q) == pytest.approx(float(wanted[own]), rel=1e-12)
+        assert int(found.p) / int(found.q) == pytest.approx(mu_of("sum", facts) ** -2, rel=1e-12)
 
 
 def test_colluders_are_those_in_the_smallest_balls() -> None:
@@ -302,18 +299,13 @@ def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, dict[str,
     written = certified["sum"]
     claim = written["claim"]
     epsilon, delta = float(claim["epsilon"]), float(claim["delta"])
-    (each,) = {r["scale"] for r in written["facts"]["rounds"]}
-    square = 0.0
-    for r in written["facts"]["rounds"]:
-        others = sum(int(o["count"]) for o in r["others"]) - int(r["colluders"])
-        move = float(r["sensitivity"])
-        square += int(r["times"]) * move**2 / ((others + 1) * float(each) ** 2)
-    assert gaussian_profile(epsilon, square**0.5) == pytest.approx(delta, rel=1e-4)
+    mu = mu_of("sum", written["facts"])
+    assert gaussian_profile(epsilon, mu) == pytest.approx(delta, rel=1e-4)
     times = sum(int(r["times"]) for r in written["facts"]["rounds"])
     broken = {
-        "a round forgotten": gaussian_epsilon(delta, (square * (times - 1) / times) ** 0.5),
-        "delta / 1.01": gaussian_epsilon(delta * 1.01, square**0.5),
-        "a client too many": gaussian_epsilon(delta, (square * 88 / 89) ** 0.5),
+        "a round forgotten": gaussian_epsilon(delta, mu * (1 - 1 / times) ** 0.5),
+        "delta / 1.01": gaussian_epsilon(delta * 1.01, mu),
+        "a client too many": gaussian_epsilon(delta, mu * (88 / 89) ** 0.5),
     }
     for name, found in broken.items():
         false = deepcopy(written)
