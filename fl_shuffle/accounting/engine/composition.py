@@ -257,8 +257,16 @@ def certainly_within(
     weights = np.fft.rfft(np.roll(gain, first % size)).conj() / size
     weights[1 : (size + 1) // 2] *= 2.0
     spectra = np.array([pair.log_spectrum(step, size, tilt) for pair in pairs])
-    kept = int(np.max(np.flatnonzero((times @ spectra.real).max(axis=0) > -45.0), initial=0)) + 1
-    inside = np.sum((np.exp(times @ spectra[:, :kept]) * weights[:kept]).real, axis=1)
+
+    def inside_of(some: FloatArray) -> FloatArray:
+        kept = (some @ spectra.real).max(axis=0) > -45.0
+        result: FloatArray = np.sum((np.exp(some @ spectra[:, kept]) * weights[kept]).real, axis=1)
+        return result
+
+    # Many compositions and frequencies would fill the memory together.
+    at_once = max(1, LATTICE_MAX_CELLS // weights.size)
+    parts = np.split(times, range(at_once, len(times), at_once))
+    inside = np.concatenate([inside_of(part) for part in parts])
     lost = np.array([mass_roundoff(size, each) for each in times.sum(axis=1).tolist()])
     total = np.maximum(inside, 0.0) + lost * float(np.sum(gain))
     moments = np.array([pair.moments(tilt, step)[0] for pair in pairs])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.round_off import UNIT
 
@@ -123,12 +124,5 @@ def tilt_at_saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -
         low *= 0.5
     while slope(high) < 0.0:
         high *= 2.0
-    for _ in range(200):
-        if high <= low * 1.01:
-            break
-        middle = math.sqrt(low * high)
-        if slope(middle) > 0.0:
-            high = middle
-        else:
-            low = middle
-    return math.sqrt(low * high)
+    ends = bisected(lambda theta: slope(theta) > 0.0, high, low, 0.01)
+    return 0.5 * sum(ends)

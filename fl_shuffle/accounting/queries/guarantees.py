@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import ASSUMPTION
@@ -16,6 +17,24 @@ from fl_shuffle.errors import NotApplicableError
 
 SHUFFLED = "n reports arrive, each shuffled whole with independent randomness"
 ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One bound: its name, what it is in a line, and how it answers.
+
+    `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
+    it knows that clients may be absent in secret. `sees` names what its adversary sees: `any` for
+    bounds on all reports, which also hold where only their sum leaves; `reports` for attacks on
+    single reports; `sum` for what needs sums.
+    """
+
+    name: str
+    summary: str
+    answer: Callable[[Question], Guarantee]
+    of_records: bool = False
+    absence: bool = False
+    sees: str = "any"
 
 
 def answer_to(

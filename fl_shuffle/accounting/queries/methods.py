@@ -6,44 +6,21 @@ outside its validity raises `NotApplicableError` with the condition that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
+from fl_shuffle.accounting.queries.guarantees import Method
 from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.accounting.queries.randomizer_methods import (
-    blanket_guarantee,
-    chosen_dataset_guarantee,
-    clone_guarantee,
-    gspa_guarantee,
-    profile_guarantee,
-)
-from fl_shuffle.accounting.queries.sum_methods import sum_attack_guarantee, sum_guarantee
-from fl_shuffle.accounting.queries.vector_methods import attack_guarantee, proven_vector_guarantee
+from fl_shuffle.accounting.queries.randomizer_methods import BLANKET, CLONE, GSPA, LOWER, PROFILE
+from fl_shuffle.accounting.queries.sum_methods import SUM, SUM_ATTACK
+from fl_shuffle.accounting.queries.vector_methods import ATTACK, PROVEN
 from fl_shuffle.errors import (
     FlShuffleError,
     InvalidValueError,
     NotApplicableError,
     require_choice,
 )
-
-
-@dataclass(frozen=True)
-class Method:
-    """One bound: its name, what it is in a line, and how it answers.
-
-    `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
-    it knows that clients may be absent in secret. `sees` names what its adversary sees: `any` for
-    bounds on all reports, which also hold where only their sum leaves; `reports` for attacks on
-    single reports; `sum` for what needs sums.
-    """
-
-    name: str
-    summary: str
-    answer: Callable[[Question], Guarantee]
-    of_records: bool = False
-    absence: bool = False
-    sees: str = "any"
 
 
 def bound(query: Question) -> Guarantee:
@@ -160,55 +137,8 @@ def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, floa
     return order.index(value.status), asked_number(query, value)
 
 
-_METHODS = (
-    Method(
-        "proven",
-        "vector reports: noise on a ball, any dimension",
-        proven_vector_guarantee,
-        of_records=True,
-        absence=True,
-    ),
-    Method(
-        "sum",
-        "vector reports of which only the sum leaves",
-        sum_guarantee,
-        of_records=True,
-        sees="sum",
-    ),
-    Method(
-        "blanket",
-        "the randomizer's own privacy blanket, solved exactly",
-        blanket_guarantee,
-        absence=True,
-    ),
-    Method(
-        "clone",
-        "standard clone, any randomizer, solved exactly",
-        clone_guarantee,
-        absence=True,
-    ),
-    Method("profile", "any randomizer, from its local privacy profile alone", profile_guarantee),
-    Method("gspa", "GSPA's Gaussian-DP parameter, as published", gspa_guarantee),
-    Method(
-        "lower",
-        "exact divergence of a dataset of the randomizer",
-        chosen_dataset_guarantee,
-        absence=True,
-        sees="reports",
-    ),
-    Method(
-        "attack",
-        "vector reports: what a computed attack reaches",
-        attack_guarantee,
-        of_records=True,
-        sees="reports",
-    ),
-    Method(
-        "sum-attack",
-        "what the best test on sums of vector reports reaches",
-        sum_attack_guarantee,
-        of_records=True,
-        sees="sum",
-    ),
-)
-METHODS = {method.name: method for method in _METHODS}
+METHODS = {
+    method.name: method
+    for method in (PROVEN, SUM, BLANKET, CLONE, PROFILE, GSPA, LOWER, ATTACK, SUM_ATTACK)
+}
+"""Each stands beside its theorem's conditions, where it answers."""

@@ -21,6 +21,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussi
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     SHUFFLED,
+    Method,
     answer_to,
     assumed,
     epsilon_and_delta,
@@ -54,6 +55,14 @@ def blanket_guarantee(query: Question) -> Guarantee:
         point = blanket_delta(randomizer, clients, query.epsilon or 0.0, participation=share)
     assumptions = (*assumed(query), *assumptions)
     return answer_to(query, point, Status.PROVEN, source, assumptions)
+
+
+BLANKET = Method(
+    "blanket",
+    "the randomizer's own privacy blanket, solved exactly",
+    blanket_guarantee,
+    absence=True,
+)
 
 
 def _personal_blanket(query: Question) -> Guarantee:
@@ -98,6 +107,15 @@ def chosen_dataset_guarantee(query: Question) -> Guarantee:
     return answer_to(query, point, Status.LOWER_BOUND, source, assumptions)
 
 
+LOWER = Method(
+    "lower",
+    "exact divergence of a dataset of the randomizer",
+    chosen_dataset_guarantee,
+    absence=True,
+    sees="reports",
+)
+
+
 # --- bounds for any randomizer of a local budget -----------------------------------------------
 
 
@@ -107,6 +125,11 @@ def clone_guarantee(query: Question) -> Guarantee:
     curve = standard_clone_curve(epsilon0, clients, participation=query.participation)
     source = "Feldman, McMillan, Talwar 2022, standard clone"
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
+
+
+CLONE = Method(
+    "clone", "standard clone, any randomizer, solved exactly", clone_guarantee, absence=True
+)
 
 
 def _profile_of(query: Question) -> LocalProfile:
@@ -144,6 +167,11 @@ def profile_guarantee(query: Question) -> Guarantee:
     return answer_to(query, (epsilon, delta), Status.PROVEN, PROFILE_SOURCE, assumptions)
 
 
+PROFILE = Method(
+    "profile", "any randomizer, from its local privacy profile alone", profile_guarantee
+)
+
+
 def gspa_guarantee(query: Question) -> Guarantee:
     mu = gspa_mu(query.local_budgets, rounds=query.rounds)
     point = epsilon_and_delta(
@@ -155,3 +183,6 @@ def gspa_guarantee(query: Question) -> Guarantee:
     source = f"Chen, Cao, Ge 2024 (GSPA), {theorem}"
     assumptions = (SHUFFLED, "a central limit theorem without error term")
     return answer_to(query, point, Status.AS_PUBLISHED, source, assumptions, mu=mu)
+
+
+GSPA = Method("gspa", "GSPA's Gaussian-DP parameter, as published", gspa_guarantee)

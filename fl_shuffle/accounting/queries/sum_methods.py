@@ -17,7 +17,7 @@ from fl_shuffle.accounting.attacks.sum_attack import (
 )
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports, sum_assumption
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta
+from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes, report_details
 from fl_shuffle.accounting.reports import ClientClass, RoundType
@@ -72,6 +72,15 @@ def sum_guarantee(query: Question) -> Guarantee:
     )
 
 
+SUM = Method(
+    "sum",
+    "vector reports of which only the sum leaves",
+    sum_guarantee,
+    of_records=True,
+    sees="sum",
+)
+
+
 def _sum_of(query: Question, classes: list[ClientClass]) -> tuple[SumTable, Counts, int]:
     """What the classes contribute to a sum; how many reports of each, and honest ones in all."""
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
@@ -114,3 +123,12 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
         **report_details(query, classes),
         release=query.release,
     )
+
+
+SUM_ATTACK = Method(
+    "sum-attack",
+    "what the best test on sums of vector reports reaches",
+    sum_attack_guarantee,
+    of_records=True,
+    sees="sum",
+)

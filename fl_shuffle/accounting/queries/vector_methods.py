@@ -7,7 +7,7 @@ from typing import Any
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
-from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta, secrecy
+from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta, secrecy
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curve_of
@@ -50,6 +50,15 @@ def proven_vector_guarantee(query: Question) -> Guarantee:
     )
 
 
+PROVEN = Method(
+    "proven",
+    "vector reports: noise on a ball, any dimension",
+    proven_vector_guarantee,
+    of_records=True,
+    absence=True,
+)
+
+
 def attack_guarantee(query: Question) -> Guarantee:
     """An epsilon that a computed attack on the worst client certainly reaches, or a delta.
 
@@ -80,6 +89,15 @@ def attack_guarantee(query: Question) -> Guarantee:
         ),
         **report_details(query, classes),
     )
+
+
+ATTACK = Method(
+    "attack",
+    "vector reports: what a computed attack reaches",
+    attack_guarantee,
+    of_records=True,
+    sees="reports",
+)
 
 
 def batches(query: Question, classes: list[ClientClass]) -> list[RoundType]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +63,8 @@ class SumTable:
     local: ClassTable
     """The classes as far as their own noise is concerned."""
     dimension: int
+    laplace: bool
+    """Whether the noise is Laplace noise."""
 
     @classmethod
     def of(cls, classes: Iterable[ClientClass], dimension: int | None) -> SumTable:
@@ -73,12 +74,8 @@ class SumTable:
         shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
         coordinates = SUM_MOST_COORDINATES if dimension is None else dimension
         grids = report_grids(rows.scale, rows.radius)
-        return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates)
-
-    @cached_property
-    def laplace(self) -> bool:
-        """Whether the noise is Laplace noise."""
-        return bool(self.local.is_noise("laplace").any())
+        laplace = bool(rows.is_noise("laplace").any())
+        return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates, laplace)
 
     def mu(self, counts: NDArray[np.int64], honest: int) -> Vector:
         """The Gaussian parameter of one sum for each class; infinite: only the local one counts."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr
@@ -138,7 +137,8 @@ class Grid:
     scale: float
     step: float
     below: int
-    above: int
+    nodes: FloatArray
+    """Increasing."""
 
     @classmethod
     def of(cls, low: float, scale: float, high: float, count: int) -> Grid:
@@ -146,15 +146,8 @@ class Grid:
         up, down = math.asinh(high / scale), math.asinh(-low / scale)
         above = max(2, round(count * up / (up + down)))
         step = up / above
-        return cls(scale, step, max(2, math.ceil(down / step)), above)
-
-    @cached_property
-    def nodes(self) -> FloatArray:
-        """Increasing."""
-        result: FloatArray = self.scale * np.sinh(
-            self.step * np.arange(-self.below, self.above + 1)
-        )
-        return result
+        below = max(2, math.ceil(down / step))
+        return cls(scale, step, below, scale * np.sinh(step * np.arange(-below, above + 1)))
 
     def spread(self, values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Masses of the nodes, above min(values, last node); and E(values - last node)_+."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import erfcx
@@ -92,22 +92,22 @@ class Setting:
     own: float
     groups: tuple[tuple[float, int], ...]
 
-    @cached_property
+    @property
     def count(self) -> int:
         """N, the number of others."""
         return sum(n for _, n in self.groups)
 
-    @cached_property
+    @property
     def shares(self) -> FloatArray:
         """n_g/N."""
         return np.array([n / self.count for _, n in self.groups])
 
-    @cached_property
+    @property
     def covers(self) -> list[Cover]:
         """One a group."""
         return [cover(self.own, other, self.move) for other, _ in self.groups]
 
-    @cached_property
+    @property
     def predicted_mu(self) -> float:
         """A normal approximation of the curve at epsilon = 0: not a bound, only a scale."""
         each = [n * worst_variance(self.own, other, self.move, 1.0) for other, n in self.groups]

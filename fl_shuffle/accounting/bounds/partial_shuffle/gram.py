@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -91,12 +90,12 @@ class Cover:
     other: float
     move: float
 
-    @cached_property
+    @property
     def client_unit(self) -> bool:
         """Whether |p - q| is bounded by the ball alone."""
         return self.move >= 2.0 * self.own * (1.0 - FEW_SQUARES)
 
-    @cached_property
+    @property
     def ends(self) -> FloatArray:
         """Boxes of no width: everybody on one line, r opposite to p, to q."""
         if self.client_unit:

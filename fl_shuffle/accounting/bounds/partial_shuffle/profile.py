@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class LocalProfile:
         """h(s), elementwise."""
         return self.value(np.asarray(s, dtype=np.float64))
 
-    @cached_property
+    @property
     def beyond(self) -> float:
         """h(top): what no large s takes away."""
         return float(self.value(np.array([self.top]))[0])

@@ -11,7 +11,6 @@ E(S - m)_- is bounded with w in the law whose E(t - w)_+ is t h(1/t) up to zeta.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 
@@ -159,13 +158,13 @@ class ProfileCurve(OneRoundCurve):
     def _shuffled(self, epsilon: float, local: float) -> float:
         return profile_delta(self.profile, self._others, epsilon)
 
-    @cached_property
+    @property
     def credit(self) -> bool:
         return self._others >= CONVEX_ORDER_MIN_OTHERS and self.delta(
             0.0
         ) < PARTIAL_SHUFFLE_MAX_SHARE * self.local_delta(0.0)
 
-    @cached_property
+    @property
     def predicted_mu(self) -> float:
         """The Gaussian-DP parameter with the same delta(0): not a bound, only a scale."""
         low, high = PROFILE_PREDICTED_DELTAS
