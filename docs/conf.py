@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 
 from fl_shuffle.cli.parsers import SUBCOMMANDS, parser_of
 from fl_shuffle.configuration.reading import SECTIONS
-from fl_shuffle.declare import reference
+from fl_shuffle.declare import as_toml, settings_of, words_of
 from fl_shuffle.version import __version__
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the page of reproductions, and notebooks
@@ -86,10 +86,13 @@ class AllSettings(Directive):
 
     def run(self) -> list[nodes.Node]:
         found: list[nodes.Node] = []
-        for name, rows in reference(SECTIONS).items():
+        for name, declared in SECTIONS.items():
             section = nodes.section(ids=[name])
             section += nodes.title(text=name)
-            section += _table([("key", "default", "what"), *rows])
+            rows = [("key", "default", "what")]
+            for key, each in settings_of(declared).items():
+                rows.append((key, as_toml(each.default), "; ".join(words_of(declared, key))))
+            section += _table(rows)
             found.append(section)
         return found
 

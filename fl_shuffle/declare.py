@@ -234,17 +234,6 @@ def words_of(section: Any, name: str) -> list[str]:
     return [text for text in (texts_of(section)[name], each.range, each.condition) if text]
 
 
-def reference(sections: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
-    """Of each section (setting, default, what it is and allows), for the reference page."""
-    return {
-        name: [
-            (each.name, as_toml(each.default), "; ".join(words_of(section, each.name)))
-            for each in settings_of(section).values()
-        ]
-        for name, section in sections.items()
-    }
-
-
 def as_toml(value: Any) -> str:
     """A default as TOML has it, texts bare; what is not set has no value there."""
     if value is None:
