@@ -1,7 +1,7 @@
 """Loops compiled for this machine by numba, and kept for the next process.
 
 For arithmetic that the product lives by and that NumPy and torch can only do in many passes over
-memory. The first use on a machine compiles (3 to 15 s); later processes load what was kept
+memory. The first use on a machine compiles (some seconds); later processes load what was kept
 beside the source, or in the user's cache directory where that cannot be written. Importing this
 package and loading a kernel costs about 0.7 s: import it where it is used.
 

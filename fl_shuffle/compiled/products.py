@@ -85,7 +85,8 @@ def product(left: Any, right: Any, out: Any) -> None:
         return
     for row in range(rows):
         line = out[row * columns : (row + 1) * columns]
-        line[:] = np.float32(0.0)
+        for column in range(columns):
+            line[column] = np.float32(0.0)
         for k in range(right.shape[0]):
             factor, numbers = left[row, k], right[k]
             for column in range(columns):

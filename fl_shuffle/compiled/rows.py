@@ -41,6 +41,15 @@ def _sizes(row: Any) -> Any:
     return total
 
 
+@reordered
+def dot(left: Any, right: Any) -> Any:
+    """The scalar product of two rows, in some order, in float64."""
+    total = 0.0
+    for i in range(left.size):
+        total += np.float64(left[i]) * np.float64(right[i])
+    return total
+
+
 @piece
 def powers(rows: Any, norm: Any, least: Any, out: Any) -> None:
     """out [k] <- the rows' squared l2 norms, or l1 norms, plus `least`."""

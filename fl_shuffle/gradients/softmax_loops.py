@@ -11,34 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_shuffle.compiled import bits_of, float_of, kernel, piece, products, rows
+from fl_shuffle.compiled import inlined, kernel, piece, products, rows, softmax
 from fl_shuffle.compiled.products import LANES, product
-from fl_shuffle.compiled.rows import length_of, powers
+from fl_shuffle.compiled.rows import INFLATION, dot, length_of, powers
+from fl_shuffle.compiled.softmax import ONE, ZERO, softmax_of_columns
 
-TILE = 64
+TILE = softmax.TILE
 """Records at a time: they and their errors stay in the first-level cache. So many of a client are
 added up in float32, before their sum joins a float64 one."""
-TOGETHER = 1 << 15
-"""Numbers of clients' means that are made, clipped and added up together, in the cache."""
+MOST_PAIRED = 8
+"""With more records than this a client's sum is made sooner than the products of its records."""
+LOST = 512.0
+"""2^-15 / 2^-24: `rows.INFLATION` of a length covers so many half ulps of its square."""
 
-_real, _word = np.float32, np.int32
-ZERO, ONE = _real(0.0), _real(1.0)
-LEAST_SQUARES = _real(2.0**-125)
+LEAST_SQUARES = np.float32(2.0**-125)
 """Added for each square: those below float32's range count as zero (`kernels.FLUSHED`)."""
-# exp d = 2^n e^r with n whole and |r| <= ln(2) / 2; ln 2 in two parts, so that n ln 2 is exact.
-PER_OCTAVE, OCTAVE, OCTAVE_REST = (
-    _real(1.0 / np.log(2.0)),
-    _real(0.693359375),
-    _real(-2.12194440e-4),
-)
-# Adding and taking this away rounds to a whole number, whose bits come last in the sum's.
-ROUNDER = _real(1.5 * 2.0**23)
-ROUNDER_BITS = _word(ROUNDER.view(_word))
-EXPONENT_BIAS, MANTISSA_BITS = _word(127), _word(23)
-# e^r = 1 + r + r^2 (D0 + D1 r + ... + D5 r^5)
-D0, D1, D2, D3, D4, D5 = (_real(1.0 / n) for n in (2, 6, 24, 120, 720, 5040))
-# exp is zero below this: 1.6e-38, and nearly where float32 loses digits.
-LOWEST = _real(-87.0)
 
 
 class Records(NamedTuple):
@@ -55,96 +42,60 @@ class Records(NamedTuple):
     zeros: Any
 
 
+class MeanClips(NamedTuple):
+    """Clients' means are clipped in the `norm` (1, 2; 0: not at all) to their `radii` [k], and each
+    counts its of the `weights` [k]. Those that are not finite count as zero, and are marked in
+    `invalid` [k]. `inputs` [m, n + TILE]: `input_products`, for clients of m records at most."""
+
+    norm: int
+    radii: Any
+    weights: Any
+    inputs: Any
+    invalid: Any
+
+
 class Tile(NamedTuple):
     """What a tile of records is worked on in: `logits` [TILE times at least classes], `error`
-    [classes, TILE] (in the end weighted), numbers of each record [TILE], `clean` [TILE, f]: inputs
-    if some records count as zero; `part` [d]: a sum over records of a tile."""
-
-    logits: Any
-    error: Any
-    length: Any
-    sums: Any
-    factor: Any
-    limit: Any
-    clean: Any
-    part: Any
-
-
-class Model(NamedTuple):
-    """Weights [f, at least classes] and biases [classes], as products read them."""
+    [classes + 1, TILE] (in the end weighted; the last row is read, and never counts), `numbers`
+    [6, TILE] of each record, `clean` [TILE, f]: inputs if some records count as zero; `part`, `row`
+    [d]: sums over records of a tile."""
 
     weights: Any
     biases: Any
+    logits: Any
+    error: Any
+    numbers: Any
+    clean: Any
+    part: Any
+    row: Any
 
 
 @piece
 def _begin(parameters: Any, classes: Any, features: Any) -> Any:
     """The model in flat parameters [d] (no biases: zeros), and a tile."""
-    numbers = classes * features
+    biased = parameters.size > classes * features
     weights = np.zeros((features, max(classes, LANES)), np.float32)
-    weights[:, :classes] = parameters[:numbers].reshape(classes, features).T
     biases = np.zeros(classes, np.float32)
-    if parameters.size > numbers:
-        biases[:] = parameters[numbers:]
-    single = np.zeros((4, TILE), np.float32)
-    tile = Tile(
-        np.zeros(TILE * max(classes, LANES), np.float32), np.zeros((classes, TILE), np.float32),
-        single[0], single[1], single[2], single[3],
-        np.empty((TILE, features), np.float32), np.empty(parameters.size, np.float32),
-    )  # fmt: skip
-    return Model(weights, biases), tile
-
-
-@piece
-def _exponential(d: Any) -> Any:
-    """exp d for d <= 0; NaN stays NaN."""
-    near = LOWEST if d < LOWEST else d
-    shifted = near * PER_OCTAVE + ROUNDER
-    n = shifted - ROUNDER
-    r = (near - n * OCTAVE) - n * OCTAVE_REST
-    z = r * r
-    tail = ((D0 + D1 * r) + z * (D2 + D3 * r)) + (z * z) * (D4 + D5 * r)
-    octaves = _word(_word(bits_of(shifted) - ROUNDER_BITS) + EXPONENT_BIAS)
-    value = (ONE + (r + z * tail)) * float_of(_word(octaves << MANTISSA_BITS))
-    return ZERO if d < LOWEST else value
-
-
-# Loops over a tile's records run to its end, whatever is there: no tail, faster code.
-
-
-@piece
-def _softmax_of_columns(error: Any, best: Any, sums: Any) -> Any:
-    """Logits [classes, TILE] become probabilities, in place; best and sums [TILE] are scratch."""
-    first = error[0]
-    for r in range(TILE):
-        best[r] = first[r]
-        sums[r] = ZERO
-    for c in range(1, error.shape[0]):
-        own = error[c]
-        for r in range(TILE):
-            best[r] = own[r] if own[r] > best[r] else best[r]
-    for c in range(error.shape[0]):
-        own = error[c]
-        for r in range(TILE):
-            value = _exponential(own[r] - best[r])
-            own[r] = value
-            sums[r] += value
-    for r in range(TILE):
-        sums[r] = ONE / sums[r]
-    for c in range(error.shape[0]):
-        own = error[c]
-        for r in range(TILE):
-            own[r] *= sums[r]
+    for c in range(classes):
+        for f in range(features):
+            weights[f, c] = parameters[c * features + f]
+        if biased:
+            biases[c] = parameters[classes * features + c]
+    part, row = np.empty(parameters.size, np.float32), np.empty(parameters.size, np.float32)
+    logits = np.zeros(TILE * max(classes, LANES), np.float32)
+    error, numbers = np.zeros((classes + 1, TILE), np.float32), np.zeros((6, TILE), np.float32)
+    clean = np.empty((TILE, features), np.float32)
+    return Tile(weights, biases, logits, error, numbers, clean, part, row)
 
 
 @piece
 def _clip(norm: Any, count: Any, tile: Any) -> Any:
     """The tile's factors times the clip factors of its records; how many of them are not finite."""
-    error, length, power = tile.error, tile.length, tile.sums
-    limit, factor = tile.limit, tile.factor
+    error, numbers = tile.error, tile.numbers
+    length, power, limit, factor = numbers[0], numbers[1], numbers[2], numbers[3]
     for r in range(TILE):
         length[r] = ZERO
-    for c in range(error.shape[0]):
+    for c in range(error.shape[0] - 1):
         own = error[c]
         if norm == 2:
             for r in range(TILE):
@@ -167,45 +118,49 @@ def _clip(norm: Any, count: Any, tile: Any) -> Any:
     return bad
 
 
-@piece
-def _errors(records: Any, start: Any, count: Any, model: Any, biased: Any, tile: Any) -> Any:
+@inlined
+def _errors(records: Any, start: Any, count: Any, tile: Any) -> Any:
     """Into the first `count` columns of the tile's errors: the output gradients of the records from
     `start` on, clipped and times their shares. Returns the inputs that go with them, and how many
     records count as zero: both are zero for these."""
-    classes, features, width = model.biases.size, records.x.shape[1], model.weights.shape[1]
+    classes, features, width = tile.biases.size, records.x.shape[1], tile.weights.shape[1]
     x, logits, error = records.x[start : start + count], tile.logits, tile.error
-    product(x, model.weights, logits)
+    sums, limit, factor = tile.numbers[1], tile.numbers[2], tile.numbers[3]
+    product(x, tile.weights, logits)
     for c in range(classes):
-        line, bias = error[c], model.biases[c]
+        line, bias = error[c], tile.biases[c]
         for r in range(TILE):
             line[r] = logits[r * width + c] + bias
-    _softmax_of_columns(error, tile.length, tile.sums)
+    softmax_of_columns(error[:classes], tile.numbers[0], sums)
     for r in range(count):
         label = records.labels[start + r]
         if 0 <= label < classes:
             error[label, r] -= ONE
         else:
             error[0, r] = np.nan
-    factor, bad = tile.factor, 0
-    factor[:count] = records.shares[start : start + count]
+    bad = 0
+    for r in range(count):
+        factor[r] = records.shares[start + r]
     if records.norm != 0:
-        tile.limit[:count] = records.limits[start : start + count]
+        for r in range(count):
+            limit[r] = records.limits[start + r]
         least = features * LEAST_SQUARES if records.norm == 2 else ZERO
-        least += ONE if biased else ZERO
-        powers(x, records.norm, np.float32(least), tile.sums)
+        least += ONE if tile.part.size > classes * features else ZERO
+        powers(x, records.norm, np.float32(least), sums)
         bad = _clip(records.norm, count, tile)
     for c in range(classes):
         line = error[c]
         for r in range(TILE):
             line[r] *= factor[r]
     if bad > 0:
-        tile.clean[:count] = x
-        x = tile.clean[:count]
+        given, x = x, tile.clean[:count]
         for r in range(count):
-            if not np.isfinite(factor[r]):
-                records.zeros[start + r] = True
-                error[:, r] = ZERO
-                x[r] = ZERO
+            finite = np.isfinite(factor[r])
+            records.zeros[start + r] = not finite
+            for c in range(classes):
+                error[c, r] = error[c, r] if finite else ZERO
+            for f in range(features):
+                x[r, f] = given[r, f] if finite else ZERO
     return x, bad
 
 
@@ -224,117 +179,173 @@ def _sum(error: Any, x: Any, out: Any) -> Any:
             out[numbers + c] = total
 
 
-@piece
-def _means(records: Any, model: Any, biased: Any, tile: Any, total: Any, rows: Any) -> Any:
-    """`client_means`; total [d] (float64) is scratch."""
-    offsets, clients = records.offsets, records.offsets.size - 1
-    start, client, bad = 0, 0, 0
-    while client < clients:
-        # Whole clients, or the ends of such, as many as fit; else a part of one.
-        last = client
-        while last < clients and offsets[last + 1] - start <= TILE:
-            last += 1
-        whole = last > client
-        count = offsets[last] - start if whole else TILE
-        x, found = _errors(records, start, count, model, biased, tile)
-        bad += found
-        for k in range(client, max(last, client + 1)):
-            begin, end = max(offsets[k] - start, 0), min(offsets[k + 1] - start, count)
-            alone = whole and offsets[k] >= start
-            out = rows[k] if alone else tile.part
-            _sum(tile.error[:, begin:end], x[begin:end], out)
-            if not alone:
-                # A client of several tiles: their sums are added up in float64.
-                if offsets[k] >= start:
-                    total[:] = out
-                else:
-                    total += out
-                if whole:
-                    rows[k] = total
-        start += count
-        client = last
-    return bad
+@inlined
+def _clients_of_tile(offsets: Any, client: Any, end: Any, start: Any) -> Any:
+    """Whole clients, or the ends of such, as many as fit from the record `start` on; else a part of
+    one: the first client behind them, and how many records."""
+    last = client
+    while last < end and offsets[last + 1] - start <= TILE:
+        last += 1
+    return last, offsets[last] - start if last > client else TILE
 
 
-@piece
-def _part(records: Any, first: Any, last: Any) -> Any:
-    """The clients first .. last - 1."""
-    a, b = records.offsets[first], records.offsets[last]
-    return Records(
-        records.x[a:b], records.labels[a:b], records.offsets[first : last + 1] - a,
-        records.norm, records.limits[a:b], records.shares[a:b], records.zeros[a:b],
-    )  # fmt: skip
+@inlined
+def _sum_of_client(
+    offsets: Any, k: Any, start: Any, count: Any, errors: Any, x: Any, chain: Any, row: Any
+) -> Any:
+    """Into row [d]: the sum of client k's records up to the end of a tile of `count` records from
+    `start` on. Returns whether that is all of them; chain [d] (float64) is kept in between."""
+    begin, end = max(offsets[k] - start, 0), min(offsets[k + 1] - start, count)
+    _sum(errors[:, begin:end], x[begin:end], row)
+    if end - begin < offsets[k + 1] - offsets[k]:
+        # A client of several tiles: their sums are added up in float64.
+        for i in range(row.size):
+            chain[i] = row[i] + (0.0 if offsets[k] >= start else chain[i])
+            row[i] = chain[i]
+    return offsets[k + 1] - start <= count
 
 
-@kernel(products, rows)
+@kernel(products, rows, softmax)
 def client_means(records: Records, parameters: Any, classes: int, blocks: Any, means: Any) -> int:
     """Means [k, d] of the clients' clipped gradients, where blocks of clients begin at blocks[b];
     returns how many records count as zero. parameters [d]: weights [classes, f], and biases behind
     them if there are any."""
-    features = records.x.shape[1]
-    model, tile = _begin(parameters, classes, features)
-    biased = parameters.size > classes * features
-    scratch, bad = np.empty(parameters.size), 0
+    offsets, features = records.offsets, records.x.shape[1]
+    tile = _begin(parameters, classes, features)
+    errors, chain, bad = tile.error[:classes], np.empty(parameters.size), 0
     for block in range(blocks.size - 1):
-        first, last = blocks[block], blocks[block + 1]
-        part = _part(records, first, last)
-        bad += _means(part, model, biased, tile, scratch, means[first:last])
-    return bad
-
-
-@kernel(products, rows)
-def sum_of_records(
-    records: Records, parameters: Any, classes: int, blocks: Any, grid: float, total: Any
-) -> int:
-    """total [d] = the sum of all records' clipped gradients, each times its share; that of the
-    block of clients from blocks[b] on rounded to multiples of `grid`. Returns as above."""
-    features = records.x.shape[1]
-    model, tile = _begin(parameters, classes, features)
-    biased = parameters.size > classes * features
-    own, bad = np.empty(total.size), 0
-    total[:] = 0.0
-    for block in range(blocks.size - 1):
-        own[:] = 0.0
-        end = records.offsets[blocks[block + 1]]
-        for start in range(records.offsets[blocks[block]], end, TILE):
-            count = min(TILE, end - start)
-            x, found = _errors(records, start, count, model, biased, tile)
-            _sum(tile.error[:, :count], x, tile.part)
+        client, start, end = blocks[block], offsets[blocks[block]], blocks[block + 1]
+        while client < end:
+            last, count = _clients_of_tile(offsets, client, end, start)
+            x, found = _errors(records, start, count, tile)
             bad += found
-            for i in range(own.size):
-                own[i] += tile.part[i]
-        total += np.rint(own / grid) * grid
+            for k in range(client, max(last, client + 1)):
+                _sum_of_client(offsets, k, start, count, errors, x, chain, means[k])
+            start += count
+            client = last
     return bad
 
 
-@kernel(products, rows)
-def sum_of_means(
-    records: Records, parameters: Any, classes: int, blocks: Any, grid: float, total: Any,
-    norm: int, radii: Any, weights: Any, invalid: Any,
+@kernel(rows)
+def input_products(x: Any, offsets: Any, bias: float, found: Any) -> None:
+    """found [m, n + TILE], zeros at first: the product of each record's input, a bias behind it,
+    with that so many records later in the same client: twice, unless they are one."""
+    for k in range(offsets.size - 1):
+        for i in range(offsets[k], offsets[k + 1]):
+            for apart in range(min(found.shape[0], offsets[k + 1] - i)):
+                product = dot(x[i], x[i + apart]) + bias * bias
+                found[apart, i] = product if apart == 0 else 2.0 * product
+
+
+@piece
+def _square(error: Any, inputs: Any, start: Any, own: Any, squares: Any, alone: Any) -> None:
+    """alone [TILE] <- the squared lengths of a tile's gradients, from the record `start` on;
+    squares [TILE] <- these, and twice their products with those that come later in their clients.
+    """
+    classes, flat = error.shape[0] - 1, error.reshape(-1)
+    for apart in range(inputs.shape[0]):
+        for r in range(TILE):
+            own[r] = classes * LEAST_SQUARES if apart == 0 else ZERO
+        for c in range(classes):
+            left, right = error[c], flat[c * TILE + apart :]
+            for r in range(TILE):
+                own[r] += left[r] * right[r]
+        known = inputs[apart, start : start + TILE]
+        for r in range(TILE):
+            product = own[r] * known[r]
+            squares[r] = product if apart == 0 else squares[r] + product
+            alone[r] = product if apart == 0 else alone[r]
+
+
+@inlined
+def _clip_by_products(
+    offsets: Any, client: Any, last: Any, start: Any, clips: Any, error: Any, numbers: Any
+) -> None:
+    """Weigh errors so that whole clients of few records add up to clipped means times weights. The
+    first number of others in numbers[5] is negative: of those that reach beyond the tile from
+    `start` on, and where records cancel or are not finite.
+
+    Squares are off by a half ulp of the terms' for each class and record, and three.
+    """
+    most, classes, factor = clips.inputs.shape[0], error.shape[0] - 1, numbers[3]
+    squares, alone = numbers[4], numbers[5]
+    _square(error, clips.inputs, start, numbers[1], squares, alone)
+    factor[:] = ONE
+    for k in range(client, last):
+        begin, end, radius = max(offsets[k] - start, 0), offsets[k + 1] - start, clips.radii[k]
+        size, square, terms = offsets[k + 1] - offsets[k], 0.0, 0.0
+        for r in range(begin, end):
+            square += squares[r]
+            terms += alone[r]
+        largest = max(square, radius * radius)
+        lost = (classes + MOST_PAIRED + 3) * size * terms
+        if size <= min(most, end) and lost <= LOST * largest < np.inf:
+            length = np.sqrt(max(square, 0.0)) * INFLATION
+            share = clips.weights[k] * (radius / length if length > radius else 1.0)
+            for r in range(begin, end):
+                factor[r] = share
+        else:
+            alone[begin] = -ONE
+    for c in range(classes):
+        line = error[c]
+        for r in range(TILE):
+            line[r] *= factor[r]
+
+
+@inlined
+def _add(begin: Any, end: Any, errors: Any, x: Any, part: Any, own: Any) -> None:
+    """own [d] (float64) += the sum of a tile's records begin .. end - 1."""
+    if begin < end:
+        _sum(errors[:, begin:end], x[begin:end], part)
+        for i in range(own.size):
+            own[i] += part[i]
+
+
+@kernel(products, rows, softmax)
+def sum_of_clients(
+    records: Records, parameters: Any, classes: int, blocks: Any, clips: MeanClips, grid: float,
+    total: Any,
 ) -> int:  # fmt: skip
-    """total [d] = the sum of the clients' means, each clipped to its of the radii [k] and times its
-    of the weights [k]; blocks and grid as above. Means that are not finite count as zero, and are
-    marked in invalid [k]."""
-    features = records.x.shape[1]
-    model, tile = _begin(parameters, classes, features)
-    biased = parameters.size > classes * features
-    means = np.empty((max(1, TOGETHER // total.size), total.size), np.float32)
-    own, scratch, bad = np.empty(total.size), np.empty(total.size), 0
+    """total [d] = the sum of all clients' means, that of the block of clients from blocks[b] on
+    rounded to multiples of `grid`; returns as above. Where means are not clipped it is that of all
+    records' gradients, each times its share."""
+    offsets, features, norm = records.offsets, records.x.shape[1], clips.norm
+    tile = _begin(parameters, classes, features)
+    own, chain, row, bad = np.empty(total.size), np.empty(total.size), tile.row, 0
+    errors, alone, part = tile.error[:classes], tile.numbers[5], tile.part
     total[:] = 0.0
     for block in range(blocks.size - 1):
         own[:] = 0.0
-        for first in range(blocks[block], blocks[block + 1], means.shape[0]):
-            last = min(first + means.shape[0], blocks[block + 1])
-            few = _part(records, first, last)
-            bad += _means(few, model, biased, tile, scratch, means)
-            for k in range(first, last):
-                row = means[k - first]
-                length = length_of(row, norm)
-                if not np.isfinite(length):
-                    invalid[k] = True
+        client, start, end = blocks[block], offsets[blocks[block]], offsets[blocks[block + 1]]
+        while start < end:
+            last, count = client, min(TILE, end - start)
+            if norm != 0:
+                last, count = _clients_of_tile(offsets, client, blocks[block + 1], start)
+            x, found = _errors(records, start, count, tile)
+            bad += found
+            if norm == 2 and count <= clips.inputs.shape[0] * (last - client):
+                _clip_by_products(offsets, client, last, start, clips, tile.error, tile.numbers)
+            else:
+                alone[:] = -ONE
+            done = 0
+            for k in range(client, max(last, client + 1) if norm != 0 else client):
+                begin = max(offsets[k] - start, 0)
+                if alone[begin] >= ZERO:
                     continue
-                share = weights[k] * (radii[k] / length if length > radii[k] else 1.0)
-                for i in range(own.size):
-                    own[i] += row[i] * share
-        total += np.rint(own / grid) * grid
+                _add(done, begin, errors, x, part, own)
+                done = min(offsets[k + 1] - start, count)
+                if _sum_of_client(offsets, k, start, count, errors, x, chain, row):
+                    length = length_of(row, norm)
+                    if not np.isfinite(length):
+                        clips.invalid[k] = True
+                        continue
+                    radius = clips.radii[k]
+                    share = clips.weights[k] * (radius / length if length > radius else 1.0)
+                    for i in range(own.size):
+                        own[i] += row[i] * share
+            _add(done, count, errors, x, part, own)
+            start += count
+            client = last
+        for i in range(own.size):
+            total[i] += np.rint(own[i] / grid) * grid
     return bad

@@ -94,9 +94,8 @@ class SoftmaxRegression(NetworkEngine):
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         records = self._records(batch, 1.0 / batch.sizes)
-        blocks = self.packing.starts(batch.sizes)
-        of_model = parameters.numpy(), self._network.classes
-        if self._loops.client_means(records, *of_model, blocks, rows.numpy()):
+        classes, blocks = self._network.classes, self.packing.starts(batch.sizes)
+        if self._loops.client_means(records, parameters.numpy(), classes, blocks, rows.numpy()):
             tally.add(torch.from_numpy(records.zeros), batch.sizes)
 
     def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
@@ -112,25 +111,31 @@ class SoftmaxRegression(NetworkEngine):
         self._check_records(inputs, labels, bounds)
         sizes = np.diff(bounds)
         batch = self._batch(torch.empty(0), inputs, labels, sizes)
-        clips, weights = plan.mean_clips, np.broadcast_to(plan.weights, len(sizes))
         batch = replace(batch, limits=self._limits(plan.clip_radius, sizes))
-        ready = self._records(batch, (weights if clips is None else 1.0) / sizes)
-        fixed = self._network.classes, self.packing.starts(sizes), plan.grid
+        weights = np.broadcast_to(plan.weights, len(sizes)).copy()
+        radii = np.zeros(0) if plan.mean_clips is None else plan.mean_clips
+        ready = self._records(batch, (1.0 if len(radii) else weights) / sizes)
+        blocks, loops = self.packing.starts(sizes), self._loops
+        norm = self.norm if len(radii) else 0
+        # Not of clipped records: replacing one must not move the others' share of their mean.
+        most = min(sizes.max(), loops.MOST_PAIRED) if norm == 2 and self.clip == "none" else 0
+        products = np.zeros((most, len(labels) + loops.TILE), np.float32)
+        bias = float(self.dimension > self._network.classes * ready.x.shape[1])
+        loops.input_products(ready.x, ready.offsets, bias, products)
+        shared = loops.MeanClips(norm, radii, weights, products, np.zeros(0, np.bool_))
 
         def sum_at(parameters: Tensor, tally: NonfiniteRecords) -> Tensor:
             self.check_parameters(parameters)
             # Several threads may call: each has marks and a sum of its own.
             records = ready._replace(zeros=np.zeros(len(ready.labels), np.bool_))
-            total, invalid = np.empty(self.dimension), np.zeros(len(sizes), np.bool_)
-            own = records, parameters.detach().numpy(), *fixed, total
+            clips = shared._replace(invalid=np.zeros(len(sizes), np.bool_))
+            total, classes = np.empty(self.dimension), self._network.classes
+            own = records, parameters.detach().numpy(), classes, blocks, clips, plan.grid, total
             with steady_arithmetic(self.device):
-                if clips is None:
-                    bad = self._loops.sum_of_records(*own)
-                else:
-                    bad = self._loops.sum_of_means(*own, self.norm, clips, weights, invalid)
+                bad = loops.sum_of_clients(*own)
             if bad:
                 tally.add(torch.from_numpy(records.zeros), sizes)
-            tally.add_clients(int(np.count_nonzero(invalid)))
+            tally.add_clients(int(np.count_nonzero(clips.invalid)))
             return torch.from_numpy(total)
 
         return sum_at
