@@ -27,18 +27,7 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
     Rappor,
 )
 from fl_shuffle.accounting.queries.methods import METHODS
-from tests.oracles import (
-    HALF_HIDDEN,
-    OWN,
-    Matrix,
-    absent_too,
-    hash_matrix,
-    krr_matrix,
-    oue_matrix,
-    rappor_matrix,
-    worst_curve,
-    worst_delta,
-)
+from tests import oracles
 from tests.repository import ROOT
 
 RECORDS: list[dict[str, Any]] = json.loads(
@@ -53,15 +42,14 @@ RANDOMIZERS: dict[str, Callable[[float], Randomizer]] = {
     "OUE": OptimizedUnaryEncoding,
     "RAPPOR": Rappor,
 }
-SMALL: list[tuple[Randomizer, Matrix, int]] = [
-    (KRandomizedResponse(1.0, 2), krr_matrix(1.0, 2), 6),
-    (KRandomizedResponse(2.0, 3), krr_matrix(2.0, 3), 5),
-    (KRandomizedResponse(4.0, 3), krr_matrix(4.0, 3), 4),
-    (Rappor(1.0, 2), rappor_matrix(1.0, 2), 4),
-    (OptimizedUnaryEncoding(1.5), oue_matrix(1.5, 3), 3),
-    (BinaryLocalHashing(1.0), hash_matrix(1.0, 3), 3),
-    (MatrixRandomizer(OWN), OWN, 5),
-    (MatrixRandomizer(HALF_HIDDEN), HALF_HIDDEN, 4),
+SMALL: list[tuple[Randomizer, oracles.Matrix, int]] = [
+    (KRandomizedResponse(1.0, 2), oracles.krr_matrix(1.0, 2), 6),
+    (KRandomizedResponse(4.0, 3), oracles.krr_matrix(4.0, 3), 4),
+    (Rappor(1.0, 2), oracles.rappor_matrix(1.0, 2), 4),
+    (OptimizedUnaryEncoding(1.5), oracles.oue_matrix(1.5, 3), 3),
+    (BinaryLocalHashing(1.0), oracles.hash_matrix(1.0, 3), 3),
+    (MatrixRandomizer(oracles.OWN), oracles.OWN, 5),
+    (MatrixRandomizer(oracles.HALF_HIDDEN), oracles.HALF_HIDDEN, 4),
 ]
 
 
@@ -70,12 +58,12 @@ SMALL: list[tuple[Randomizer, Matrix, int]] = [
 )
 @pytest.mark.parametrize("rate", [1.0, 0.9, 0.02])
 def test_bounds_bracket_every_neighbouring_pair(
-    randomizer: Randomizer, matrix: Matrix, most: int, rate: float
+    randomizer: Randomizer, matrix: oracles.Matrix, most: int, rate: float
 ) -> None:
     """Everybody takes part, or each at random; absence is an outcome of its own."""
-    seen = matrix if rate == 1.0 else absent_too(matrix, rate)
+    seen = matrix if rate == 1.0 else oracles.absent_too(matrix, rate)
     for n in (1, 2, most):
-        exact = worst_curve(seen, n)
+        exact = oracles.worst_curve(seen, n)
         for epsilon in (0.0, 0.01, 0.3, 0.9):
             worst = exact(epsilon)
             upper = blanket_delta(randomizer, n, epsilon, participation=rate).delta
@@ -98,9 +86,11 @@ def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: floa
         lambda own, other: KRandomizedResponse(other.epsilon0, 3).cases()[0].blanket_mass,
         participation=rate,
     )
-    matrices = [absent_too(krr_matrix(budget, 3), rate) for budget in (1.5, *budgets)]
+    matrices = [
+        oracles.absent_too(oracles.krr_matrix(budget, 3), rate) for budget in (1.5, *budgets)
+    ]
     for epsilon in (0.0, 0.05, 0.5):
-        assert worst_delta(matrices, epsilon) <= curve(epsilon).delta * (1.0 + 1e-12)
+        assert oracles.worst_delta(matrices, epsilon) <= curve(epsilon).delta * (1.0 + 1e-12)
 
 
 KNOWING_ABSENCE = [name for name, method in METHODS.items() if method.absence and name != "proven"]
@@ -111,9 +101,9 @@ KNOWING_ABSENCE = [name for name, method in METHODS.items() if method.absence an
 def test_every_method_that_knows_of_absence_brackets_the_truth(method: str, rate: float) -> None:
     """Through the public face; `proven` is about vectors (test_check_in.py)."""
     question = {"randomizer": "krr", "k": 2, "epsilon0": 1.0, "participation": rate}
-    seen = absent_too(krr_matrix(1.0, 2), rate)
+    seen = oracles.absent_too(oracles.krr_matrix(1.0, 2), rate)
     for n in (1, 2, 5):
-        exact = worst_curve(seen, n)
+        exact = oracles.worst_curve(seen, n)
         for epsilon in (0.05, 0.3):
             worst = exact(epsilon)
             answer = fs.bound(**question, clients=n, epsilon=epsilon, method=method)
