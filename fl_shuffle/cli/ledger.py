@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> int:
             say(*_bill(run, client, tables))
     elif arguments.notes and form == "table":
         for run in runs:
-            say(*[f"{run.directory}:"] * (len(runs) > 1), *map(_remark, run.ledger.notes))
+            say(*[f"{run.directory}:"] * (len(runs) > 1), *map(_remark, run.notes))
     else:
         print(as_text(_joined(runs, tables[asked]), form, terminal_width(sys.stdout)))
     return code
@@ -68,7 +68,7 @@ def _recounted(run: RunRecord) -> int:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         said = (
             f"COUNTED AGAIN, THE LEDGER SAYS SOMETHING ELSE: the largest epsilon {run.recounted} "
-            f"(recorded {run.recorded}); clients that differ: {which}{more}"
+            f"(recorded {run.epsilon}); clients that differ: {which}{more}"
         )
     say(f"{run.directory}: {said}", out=sys.stderr)
     return int(not same)
@@ -97,7 +97,7 @@ def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[
     if run.config["privacy"]["release"] == "sum":
         removed = add_remove_of(run.config, own["sum_epsilon"], run.delta)
         columns += [] if removed is None else [f"{removed:.4g} is {ADD_REMOVE_WORDS}"]
-    when = [run.ledger.meta[name] for name in ("started", "finished") if run.ledger.meta.get(name)]
+    when = [run.meta[name] for name in ("started", "finished") if run.meta.get(name)]
     return [
         f"{run.directory}: client {client}, {' to '.join(when)}",
         f"  asked for (epsilon, delta) = ({own['epsilon0']:.4g}, {own['delta0']:.2g}) a report; "

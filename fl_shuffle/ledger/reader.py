@@ -161,9 +161,9 @@ class LedgerRecord(RunView):
     `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilons[name]` have an
     entry per committed round, NaN where a column does not apply. `attempts` lists (round, mask of
     clients) per release, in order: a round that was tried again after a crash stands there once for
-    each attempt that may have released something else. `spend` is every client's (rounds, proven,
-    sum, local) [clients, 4] as recorded at the run's end, NaN where a column says nothing, None
-    before that. `entries` says how much was written of its attempts (`Ledger.entries`),
+    each attempt that may have released something else. `recorded_spend` is every client's (rounds,
+    proven, sum, local) [clients, 4] as recorded at the run's end, NaN where a column says nothing,
+    None before that. `entries` says how much was written of its attempts (`Ledger.entries`),
     `checkpoint` from where to go on: (round, state), None for a run that never got that far.
 
     Raises `RunError` also if the plan or the attempts are no longer what was written.
@@ -193,7 +193,7 @@ class LedgerRecord(RunView):
         self.rounds, self.reports = table["round"], table["n_reports"]
         self.epsilons = {name: table[key] for name, key in EPSILONS.items()}
         spend = read(path, database, "client_spend")
-        self.spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
+        self.recorded_spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
         kept = read(path, database, "checkpoint")
         self.checkpoint: tuple[int, bytes | str] | None = kept[0][1:] if kept else None
 

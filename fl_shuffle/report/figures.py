@@ -163,10 +163,10 @@ def run_figures(run: RunRecord) -> list[Figure]:
 
 def spend_over_rounds(run: RunRecord) -> Figure:
     """Cumulative epsilon of the worst client after every round, in each column."""
-    at = thinned(len(run.ledger.rounds))
-    lines, rounds = list[Line](), run.ledger.rounds[at]
+    at = thinned(len(run.rounds))
+    lines, rounds = list[Line](), run.rounds[at]
     for name, label in _labels(run).items():
-        values = run.ledger.epsilons[name][at]
+        values = run.epsilons[name][at]
         lines.append(Line.of(name, label, rounds, np.where(values > 0.0, values, np.nan)))
     target = run.config["privacy"].get("target_epsilon")
     if target is not None and at.size:

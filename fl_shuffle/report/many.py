@@ -125,11 +125,11 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
     """What the runs spent, and their accuracy, in one figure each."""
     spent = []
     for number, run in enumerate(runs):
-        if run.spend is not None and run.ledger.rounds.size:
-            at = thinned(len(run.ledger.rounds))
-            values = run.ledger.epsilons[run.spend.headline_column][at]
+        if run.spend is not None and run.rounds.size:
+            at = thinned(len(run.rounds))
+            values = run.epsilons[run.spend.headline_column][at]
             label = f"{number + 1}: {run.name}"
-            spent.append(Line.of(_kind(number), label, run.ledger.rounds[at], values))
+            spent.append(Line.of(_kind(number), label, run.rounds[at], values))
     place = {id(run): number for number, run in enumerate(runs)}
     measured: list[Line] = []
     for group in seed_groups(runs):

@@ -115,7 +115,7 @@ def in_words(run: RunRecord) -> str:
     words = plain_words(
         {name: each.worst for name, each in spend.columns.items()},
         headline=spend.headline_column,
-        reports=int(run.ledger.reports.min(initial=spend.n_reports)),
+        reports=int(run.reports.min(initial=spend.n_reports)),
         rounds=spend.round_number,
     )
     return words[0].upper() + words[1:]

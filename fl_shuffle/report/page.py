@@ -115,7 +115,7 @@ def exact(value: Any) -> str:
 
 def spend_by_round(run: RunRecord) -> Columns:
     """Cumulative epsilons of the worst client, as recorded."""
-    table, at = rounds_table(run), thinned(len(run.ledger.rounds))
+    table, at = rounds_table(run), thinned(len(run.rounds))
     heads = ["round", "reports", *(name for name in table if name.endswith("_epsilon"))]
     return {name.removesuffix("_epsilon"): table[name][at] for name in heads}
 

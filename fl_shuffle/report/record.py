@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,18 +39,17 @@ class Recount(NamedTuple):
     accountant: Accountant
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """A run for a reader: its ledger; `accuracy` maps a round to the test accuracy
-    measured after it.
+class RunRecord(LedgerRecord):
+    """A run for a reader: its ledger, and what its rounds cost when they are counted again.
 
-    What is counted again from the ledger (`recount`) is counted when first asked for: whoever wants
-    what was written down alone does not wait for the accountant.
+    That (`recount`) is counted when first asked for: whoever wants what was written down alone does
+    not wait for the accountant.
     """
 
-    directory: Path
-    ledger: LedgerRecord
-    accuracy: dict[int, float]
+    @cached_property
+    def accuracy(self) -> dict[int, float]:
+        """Of the rounds after which it was measured, on the test records."""
+        return {n: each["accuracy"] for n, each in self.metrics.items() if "accuracy" in each}
 
     @cached_property
     def recount(self) -> Recount:
@@ -58,22 +57,21 @@ class RunRecord:
         from fl_shuffle.accounting.accountant import Accountant
         from fl_shuffle.accounting.rounds.trust import Trust
 
-        ledger, config = self.ledger, self.config
         accountant = Accountant(
-            ledger.classes,
-            ledger.class_of,
-            unit=config["privacy"]["unit"],
-            schedule=config["training"]["schedule"],
+            self.classes,
+            self.class_of,
+            unit=self.config["privacy"]["unit"],
+            schedule=self.config["training"]["schedule"],
             delta=self.delta,
-            dimension=ledger.meta["dimension"],
-            trust=Trust.of(config),
+            dimension=self.meta["dimension"],
+            trust=Trust.of(self.config),
         )
         spend, recounted = None, None
-        for number, present in ledger.attempts:
-            last = number >= ledger.rounds.max(initial=0)
+        for number, present in self.attempts:
+            last = number >= self.rounds.max(initial=0)
             if last:
                 spend = accountant.preview(number, present)
-                recounted = spend.headline if number in ledger.rounds else recounted
+                recounted = spend.headline if number in self.rounds else recounted
             accountant.commit(number, present)
         if spend is not None:
             spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
@@ -89,7 +87,7 @@ class RunRecord:
     @property
     def recounted(self) -> float | None:
         """The headline, the worst client's, after the last committed round, to set beside the
-        ledger's own `recorded`."""
+        ledger's own `epsilon`."""
         return self.recount.recounted
 
     @property
@@ -101,9 +99,9 @@ class RunRecord:
     def written(self) -> Spent | None:
         """The same as the run wrote it down at its end: rounds [n], epsilons [n] by column; None
         before that."""
-        if self.ledger.spend is None:
+        if self.recorded_spend is None:
             return None
-        rounds, *columns = self.ledger.spend.T
+        rounds, *columns = self.recorded_spend.T
         return rounds.astype(np.int64), dict(zip(PROVEN, columns, strict=True))
 
     @property
@@ -123,31 +121,14 @@ class RunRecord:
         return self.recount.worst
 
     @property
-    def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.ledger.meta["config"]
-        return found
-
-    @property
     def name(self) -> str:
         """What its folder is called."""
         return self.directory.resolve().name
 
     @property
-    def delta(self) -> float:
-        """At which every epsilon of the run stands."""
-        return float(self.config["privacy"]["target_delta"])
-
-    @property
-    def recorded(self) -> float | None:
-        column = self.ledger.epsilons[
-            "proven" if self.spend is None else self.spend.headline_column
-        ]
-        return float(column[-1]) if column.size else None
-
-    @property
     def differing(self) -> NDArray[np.int64]:
         """The clients whose recorded spend is not what their rounds give when counted again."""
-        recorded = self.ledger.spend
+        recorded = self.recorded_spend
         if recorded is None:
             return np.empty(0, dtype=np.int64)
         rounds, columns = self.counted
@@ -160,13 +141,11 @@ class RunRecord:
     @property
     def agrees(self) -> bool:
         """Whether the ledger's last number is what its rounds give when counted again."""
-        if self.recounted is None or self.recorded is None:
-            return self.recounted == self.recorded
-        return math.isclose(self.recorded, self.recounted, rel_tol=AGREEMENT)
+        if self.recounted is None or self.epsilon is None:
+            return self.recounted == self.epsilon
+        return math.isclose(self.epsilon, self.recounted, rel_tol=AGREEMENT)
 
 
 def read_run(directory: Path) -> RunRecord:
     """Raises `RunError` if `directory` is not a run's, or what is in it cannot be read."""
-    ledger = LedgerRecord(directory / LEDGER)
-    accuracy = {n: each["accuracy"] for n, each in ledger.metrics.items() if "accuracy" in each}
-    return RunRecord(directory, ledger, accuracy)
+    return RunRecord(directory / LEDGER)

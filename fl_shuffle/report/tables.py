@@ -18,12 +18,12 @@ Columns = dict[str, NDArray[Any]]
 
 def rounds_table(run: RunRecord) -> Columns:
     """One row a released round: reports that arrived, and each column for the worst client."""
-    accuracy = np.array([run.accuracy.get(int(number), np.nan) for number in run.ledger.rounds])
+    accuracy = np.array([run.accuracy.get(int(number), np.nan) for number in run.rounds])
     return {
-        "round": run.ledger.rounds,
-        "reports": run.ledger.reports,
-        **{f"{name}_epsilon": values for name, values in run.ledger.epsilons.items()},
-        "delta": np.full(len(run.ledger.rounds), run.delta),
+        "round": run.rounds,
+        "reports": run.reports,
+        **{f"{name}_epsilon": values for name, values in run.epsilons.items()},
+        "delta": np.full(len(run.rounds), run.delta),
         "accuracy": accuracy,
     }
 
@@ -32,7 +32,7 @@ def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
     """One row a client: the budget it asked for, its randomizer, its rounds and what they cost, as
     written at the run's end; with `recount`, and of a run that has none, counted."""
     rounds, epsilons = run.counted if recount else run.written or run.counted
-    classes, class_of = run.ledger.classes, run.ledger.class_of
+    classes, class_of = run.classes, run.class_of
 
     def of_class(name: str, kind: Any) -> NDArray[Any]:
         return np.array([getattr(each, name) for each in classes], dtype=kind)[class_of]
@@ -60,13 +60,13 @@ def attendance_table(
     client or round that the run does not have.
     """
     if client is not None:
-        require_integer("client", client, minimum=0, maximum=len(run.ledger.class_of) - 1)
+        require_integer("client", client, minimum=0, maximum=len(run.class_of) - 1)
     if round_number is not None:
-        last = max((number for number, _ in run.ledger.attempts), default=1)
+        last = max((number for number, _ in run.attempts), default=1)
         require_integer("round", round_number, minimum=1, maximum=last)
     found = []
     tries: dict[int, int] = {}
-    for number, present in run.ledger.attempts:
+    for number, present in run.attempts:
         tries[number] = tries.get(number, 0) + 1
         if round_number in (None, number):
             who = np.flatnonzero(present)
@@ -78,7 +78,7 @@ def attendance_table(
 
 def notes_table(run: RunRecord) -> Columns:
     """One row a remark of the run: the round it belongs to, its kind, its text."""
-    rounds, kinds, texts = zip(*run.ledger.notes, strict=True) if run.ledger.notes else ((),) * 3
+    rounds, kinds, texts = zip(*run.notes, strict=True) if run.notes else ((),) * 3
     return {
         "round": np.array(rounds, dtype=np.int64),
         "kind": np.array(kinds, dtype=np.str_),

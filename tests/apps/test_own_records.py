@@ -67,7 +67,7 @@ def test_it_is_the_run_of_the_framework(tmp_path: Path) -> None:
     assert all(torch.allclose(first[shape], second[shape], atol=1e-5) for shape in first)
     for number in range(12):
         assert own.ledger.client(number).epsilon == built_in.ledger.client(number).epsilon
-    assert own.ledger.record.ledger.classes == built_in.ledger.record.ledger.classes
+    assert own.ledger.record.classes == built_in.ledger.record.classes
 
 
 def gradients(

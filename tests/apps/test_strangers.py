@@ -205,7 +205,7 @@ def test_what_asks_for_no_gradient_gets_no_noise_and_tied_weights_count_once(
     assert torch.equal(last["body.1.weight"], last["body.2.weight"])
     assert not torch.equal(first["body.1.weight"], last["body.1.weight"])
     # 6 x 6 once, and the last layer: nothing else is clipped, or gets noise.
-    assert fs.Result("run").ledger.record.ledger.meta["dimension"] == 36 + 18 + 3
+    assert fs.Result("run").ledger.record.meta["dimension"] == 36 + 18 + 3
 
 
 def test_buffers_get_no_noise_and_statistics_of_batches_are_refused() -> None:

@@ -76,7 +76,7 @@ def test_the_sum_of_a_run_is_the_formula(launch: Launch, tmp_path: Path) -> None
     """mu_i^2 = T (w_i Delta_i)^2 / sum of w_j^2 sigma_j^2, from the classes the ledger holds."""
     assert launch("run", SUM, WEIGHTS) == 0
     record = read_run(tmp_path / "run")
-    own = [record.ledger.classes[index] for index in record.ledger.class_of]
+    own = [record.classes[index] for index in record.class_of]
     variance = math.fsum(kind.scale**2 for kind in own)
     for client, kind in enumerate(own):
         mu = math.sqrt(3.0) * kind.sensitivity / math.sqrt(variance)

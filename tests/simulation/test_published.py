@@ -168,7 +168,7 @@ def test_held_out_records_are_said_not_to_be_covered(launch: Launch, tmp_path: P
     said = "NOT COVERED: 144 private records"
     assert launch("run", "data.validation=0.1", "run.rounds=1") == 0
     run, final = tmp_path / "run", summary(tmp_path / "run")
-    assert read_run(run).ledger.meta["data"]["held_out"] == final["records_not_covered"] == 144
+    assert read_run(run).meta["data"]["held_out"] == final["records_not_covered"] == 144
     assert final["test_data"] == "held out of the private records"
     with sqlite3.connect(run / "ledger.sqlite") as db:
         notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
