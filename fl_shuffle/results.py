@@ -161,7 +161,7 @@ class Result:
         from fl_shuffle.accounting.engine import dp_accounting_export as export
 
         require_integer("client", client, minimum=0, maximum=len(self.ledger) - 1)
-        spent = self.ledger.record.recount.accountant.of_client(client)
+        spent = self.ledger.record.accountant.of_client(client)
         law = (lambda epsilons: 0.0 * epsilons) if spent is None else spent.profile
         return export.to_dp_accounting(law, discretization=discretization)
 

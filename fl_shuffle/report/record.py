@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,21 +29,11 @@ PROVEN = ("proven", "sum", "local")
 Spent = tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]
 
 
-class Recount(NamedTuple):
-    """What the ledger's rounds cost when they are counted again; see `RunRecord`."""
-
-    spend: Spend | None
-    recounted: float | None
-    totals: ClientTotals
-    worst: WorstClient | None
-    accountant: Accountant
-
-
 class RunRecord(LedgerRecord):
     """A run for a reader: its ledger, and what its rounds cost when they are counted again.
 
-    That (`recount`) is counted when first asked for: whoever wants what was written down alone does
-    not wait for the accountant.
+    That is done when it is first asked for: whoever wants what was written down alone does not wait
+    for the accountant.
     """
 
     @cached_property
@@ -52,8 +42,7 @@ class RunRecord(LedgerRecord):
         return {n: each["accuracy"] for n, each in self.metrics.items() if "accuracy" in each}
 
     @cached_property
-    def recount(self) -> Recount:
-        """All of the run's rounds, counted again."""
+    def _recount(self) -> tuple[Accountant, Spend | None, float | None]:
         from fl_shuffle.accounting.accountant import Accountant
         from fl_shuffle.accounting.rounds.trust import Trust
 
@@ -75,25 +64,29 @@ class RunRecord(LedgerRecord):
             accountant.commit(number, present)
         if spend is not None:
             spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
-        totals, worst = accountant.client_totals(), accountant.worst_client()
-        return Recount(spend, recounted, totals, worst, accountant)
+        return accountant, spend, recounted
+
+    @property
+    def accountant(self) -> Accountant:
+        """That of all of the run's rounds."""
+        return self._recount[0]
 
     @property
     def spend(self) -> Spend | None:
         """After the last round, None before the first release; a sequential round that was reserved
         but not (yet) committed counts in it as released."""
-        return self.recount.spend
+        return self._recount[1]
 
     @property
     def recounted(self) -> float | None:
         """The headline, the worst client's, after the last committed round, to set beside the
         ledger's own `epsilon`."""
-        return self.recount.recounted
+        return self._recount[2]
 
     @property
     def totals(self) -> ClientTotals:
         """Every client's rounds and epsilons."""
-        return self.recount.totals
+        return self.accountant.client_totals()
 
     @property
     def written(self) -> Spent | None:
@@ -115,10 +108,10 @@ class RunRecord(LedgerRecord):
         found = self.counted[1]
         return {name: values for name, values in found.items() if not np.isnan(values).any()}
 
-    @property
+    @cached_property
     def worst(self) -> WorstClient | None:
         """The client with the largest epsilon."""
-        return self.recount.worst
+        return self.accountant.worst_client()
 
     @property
     def name(self) -> str:

@@ -39,8 +39,8 @@ def test_two_rounds_of_three_reports_cost_what_six_of_one_do(
                 assert float(found[price]) == pytest.approx(float(wanted[price]), rel=1e-9), price
     # What the accountant says again from the ledger is what was written.
     record = read_run(tmp_path / "three")
-    assert record.recount.totals.headline.max() == pytest.approx(float(wanted["proven_epsilon"]))
-    assert record.recount.totals.rounds.tolist() == [2] * 12
+    assert record.totals.headline.max() == pytest.approx(float(wanted["proven_epsilon"]))
+    assert record.totals.rounds.tolist() == [2] * 12
 
 
 def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:
