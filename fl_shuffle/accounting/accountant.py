@@ -36,7 +36,6 @@ from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_clas
 from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
     accounted_locally,
-    local_epsilon,
     local_epsilons,
     worst_local_epsilons,
 )
@@ -156,7 +155,7 @@ class Accountant:
         mu = self._published_mu(counts)
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
         taken = self._listed(present)
-        local = {index: self._local(index, rounds) for index, rounds in taken.items()}
+        local = self._local(taken)
         # Where every class is listed, the worst of them is the worst client.
         worst = self._worst_local(present) if len(taken) == LISTED_CLASSES else None
         proven = self._proven_column(present, local, worst)
@@ -316,8 +315,11 @@ class Accountant:
             listed = np.sort(listed[last[-LISTED_CLASSES:]])
         return {int(index): int(most[index]) for index in listed}
 
-    def _local(self, index: int, rounds: int) -> float:
-        return local_epsilon(self._alone[index].law, rounds, self._delta)
+    def _local(self, taken: dict[int, int]) -> dict[int, float]:
+        """Class -> the local epsilon of so many reports."""
+        indices, rounds = np.array(list(taken.items()), dtype=np.int64).reshape(-1, 2).T
+        found = local_epsilons(self._alone, indices, rounds, self._delta)
+        return dict(zip(taken, found.tolist(), strict=True))
 
     def _worst_local(self, present: Mask) -> float:
         taken, everybody = self._with(present), np.zeros_like(self._class_of)
@@ -365,7 +367,7 @@ class Accountant:
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
     def _lower_column(self, taken: dict[int, int]) -> Column:
-        local = {index: self._local(index, rounds) for index, rounds in taken.items()}
+        local = self._local(taken)
         found = certain_losses(
             self._classes, self._everybody, taken, local, self._delta, self._dimension
         )

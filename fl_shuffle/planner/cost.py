@@ -14,7 +14,7 @@ from scipy.stats import binom
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.attacks.certain_loss import certain_losses
-from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilon
+from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilons
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ClientClass
@@ -253,8 +253,8 @@ def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tup
     else:
         # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
         mu = table.mu(counts, honest)
-    epsilon = [sum_epsilon(config.privacy.target_delta, each) for each in mu * math.sqrt(rounds)]
-    return np.full(len(batch), honest), np.array(epsilon)
+    epsilon = sum_epsilons(config.privacy.target_delta, mu * math.sqrt(rounds))
+    return np.full(len(batch), honest), epsilon
 
 
 def _names(config: Config) -> list[str] | None:

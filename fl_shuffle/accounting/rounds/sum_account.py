@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
-    SUM_DELTA_SHARE,
     attacked_variance,
+    sum_epsilons,
     sum_mu,
 )
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
@@ -190,7 +189,7 @@ class SumAccount:
                 alone |= some
                 continue
             values, inverse = np.unique(self.mu_squared[some], return_inverse=True)
-            each = gaussian_epsilons(left * SUM_DELTA_SHARE, np.sqrt(values))
+            each = sum_epsilons(left, np.sqrt(values))
             found[some] = each[inverse.reshape(-1)]
         if alone.any():
             found[alone] = local_epsilons(
@@ -203,7 +202,7 @@ class SumAccount:
         if self.table.laplace:
             return self.worst_of_classes(self.epsilons(delta))
         worst = np.sqrt(self.worst_of_classes(self.mu_squared))
-        return gaussian_epsilons(delta * SUM_DELTA_SHARE, worst)
+        return sum_epsilons(delta, worst)
 
     def worst_of_classes(self, values: Vector) -> Vector:
         """The largest of the clients' `values` [n] in each class [classes]; 0 for an empty one."""

@@ -18,7 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_SMOOTHING
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    gaussian_epsilon,
+    gaussian_epsilons,
+    gaussian_profile,
+)
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
 
 SUM_LATTICE_LOSS = 1e-90
@@ -157,6 +161,11 @@ def _rounded_down(values: Vector) -> float:
 def sum_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon at `delta` of sums with Gaussian-DP parameter `mu`; rounded up."""
     return gaussian_epsilon(delta * SUM_DELTA_SHARE, mu)
+
+
+def sum_epsilons(delta: float, mu: ArrayLike) -> Vector:
+    """`sum_epsilon` of every mu, elementwise."""
+    return gaussian_epsilons(delta * SUM_DELTA_SHARE, mu)
 
 
 def sum_profile(epsilon: ArrayLike, mu: ArrayLike) -> Vector:
