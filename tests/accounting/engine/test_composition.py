@@ -331,3 +331,25 @@ def test_exported_rounds_and_those_that_lose_nothing() -> None:
     assert to_dp_accounting(nothing).get_delta_for_epsilon(0.0) <= 1e-15
     with pytest.raises(InvalidValueError, match="discretization"):
         to_dp_accounting(nothing, discretization=0.0)
+
+
+def test_a_filter_for_general_pairs_does_not_exist() -> None:
+    """The counterexample of docs/proofs.md, section 10: the first outcome chooses the second round."""
+
+    def response(epsilon: float, chance: float = 1.0) -> dict[float, float]:
+        likely = chance / (1.0 + math.exp(-epsilon))
+        return {epsilon: likely, -epsilon: chance - likely, 0.0: 1.0 - chance}
+
+    def delta(law: dict[float, float], epsilon: float) -> float:
+        return sum(mass * max(0.0, -math.expm1(epsilon - loss)) for loss, mass in law.items())
+
+    first, a, b = response(0.5), response(0.5), response(4.0, 0.16)
+    after = {"a": (a, a), "b": (b, b), "chosen": (a, b)}
+    found = [
+        sum(
+            first[loss] * delta(law, 0.5 - loss)
+            for loss, law in zip((0.5, -0.5), laws, strict=True)
+        )
+        for laws in after.values()
+    ]
+    assert found == pytest.approx([0.15245, 0.15238, 0.2088], abs=6e-5)
