@@ -334,7 +334,7 @@ def test_exported_rounds_and_those_that_lose_nothing() -> None:
 
 
 def test_a_filter_for_general_pairs_does_not_exist() -> None:
-    """The counterexample of docs/proofs.md, section 10: the first outcome chooses the second round."""
+    """The counterexample of docs/proofs.md: the first outcome chooses the second round."""
 
     def response(epsilon: float, chance: float = 1.0) -> dict[float, float]:
         likely = chance / (1.0 + math.exp(-epsilon))
