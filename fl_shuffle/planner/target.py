@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from fl_shuffle.accounting.bisection import furthest
-from fl_shuffle.configuration.reading import overridden
+from fl_shuffle.configuration.reading import SETTINGS, overridden, value_of
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.declare import settings_of
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
 from fl_shuffle.planner.cost import Cost, cost_of
 
-
-class Asked(NamedTuple):
-    """A setting that can be solved for; whether more of it costs privacy."""
-
-    key: str
-    costs: bool
-
-
 SOLVABLE = {
-    "rounds": Asked("run.rounds", True),
-    "reports_per_round": Asked("privacy.reports_per_round", True),
-    "epsilon0": Asked("budgets.epsilon", True),
-    "clients": Asked("data.clients", False),
+    "rounds": ("run.rounds", True),
+    "reports_per_round": ("privacy.reports_per_round", True),
+    "epsilon0": ("budgets.epsilon", True),
+    "clients": ("data.clients", False),
 }
+"""What can be solved for: its setting, and whether more of it costs privacy."""
 FAR_ABOVE = 4.0
 """Times the target: how much more an epsilon is does not guide the search."""
 MOST = 1e7
@@ -38,7 +28,7 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
     Public facts alone decide: budgets, clients, rounds. Raises `NotApplicableError` where no value
     keeps the target, `InvalidValueError` for a target that is none, or budgets of several sizes.
     """
-    asked = SOLVABLE[require_choice("--solve-for", name, SOLVABLE)]
+    key, costs = SOLVABLE[require_choice("--solve-for", name, SOLVABLE)]
     if config.privacy.randomizer == "declared" and name != "rounds":
         raise InvalidValueError(
             "--solve-for", name, "of what clients declare only rounds can be solved for",
@@ -49,23 +39,22 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
         raise InvalidValueError(
             "budgets.distribution", config.budgets.distribution, "must be constant to be solved for"
         )
-    section, key = asked.key.split(".")
-    spec = settings_of(type(getattr(config, section)))[key]
+    spec = SETTINGS[key]
     whole = spec.kind.startswith("int")
     least = float(spec.least or (1 if whole else 1e-3))
     most = min(float(spec.most or MOST), MOST)
 
     def with_value(value: float) -> Config:
-        return overridden(config.to_dict(), {asked.key: int(value) if whole else value})
+        return overridden(config.to_dict(), {key: int(value) if whole else value})
 
     def spare(value: float) -> float:
         return target - min(cost_of(with_value(value)).epsilon, FAR_ABOVE * target)
 
-    start = float(getattr(getattr(config, section), key))
-    value = furthest(spare, start, least, most, whole=whole, upwards=asked.costs)
+    start = float(str(value_of(config, key)))
+    value = furthest(spare, start, least, most, whole=whole, upwards=costs)
     if value is None:
         raise NotApplicableError(
-            f"no {asked.key} in [{least:g}, {most:g}] keeps epsilon <= {target:g} at delta = "
+            f"no {key} in [{least:g}, {most:g}] keeps epsilon <= {target:g} at delta = "
             f"{config.privacy.target_delta:g}"
         )
     solved = with_value(value)
