@@ -29,6 +29,7 @@ class OneRoundCurve(ABC):
 
     def __init__(self) -> None:
         self._seen: dict[float, float] = {}
+        """The points known so far: the bound is their running minimum."""
 
     @property
     @abstractmethod
