@@ -400,8 +400,16 @@ class Federation(RunParts):
 
     def blocks(self, clients: Ids) -> Ids:
         """See `RunParts.blocks`: clients whose gradients are computed together."""
-        sizes = np.diff(self.task.offsets)
-        return self._packing.starts(sizes[clients])
+        everybody = len(clients) == self.config.data.clients
+        return self._all_blocks if everybody else self._packing.starts(self._sizes[clients])
+
+    @cached_property
+    def _sizes(self) -> Ids:
+        return np.diff(self.task.offsets)
+
+    @cached_property
+    def _all_blocks(self) -> Ids:
+        return self._packing.starts(self._sizes)
 
     # What a node's clients do.
 

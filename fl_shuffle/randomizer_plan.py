@@ -81,7 +81,7 @@ class RandomizerPlan:
             return DISCRETE[self.noise](*own, step=self.step)
         return NOISES[self.noise](*own, weight=self.weight, step=self.step)
 
-    @property
+    @cached_property
     def largest(self) -> Vector:
         """No coordinate of an honest client's report exceeds this in absolute value [clients].
 
