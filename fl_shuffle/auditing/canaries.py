@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -389,20 +388,12 @@ def size_error(scene: Scene) -> float:
     levels, counts = np.unique(scene.scales, return_counts=True)
     if free == 0:
         return float(len(levels) > 1)
+    laplace = scene.noise == "laplace"
+    law, power = (stats.gamma(free), 1.0) if laplace else (stats.chi(free), 2.0)
+    growth = power * free * np.diff(np.log(levels))
+    bars = (growth / -np.diff(levels**-power)) ** (1.0 / power)
     place = int(np.searchsorted(levels, own))
-    bars = [_boundary(scene.noise, free, *both) for both in pairwise(levels.tolist())]
     low, high = [0.0, *bars, np.inf][place : place + 2]
-    law = stats.gamma(free) if scene.noise == "laplace" else stats.chi(free)
-    wrong = np.empty(len(levels))
-    wrong[:place] = law.sf(low / levels[:place])
+    wrong = np.minimum(law.sf(low / levels), law.cdf(high / levels))
     wrong[place] = law.cdf(low / own) + law.sf(high / own)
-    wrong[place + 1 :] = law.cdf(high / levels[place + 1 :])
     return min(1.0, float((counts * wrong).sum()))
-
-
-def _boundary(noise: str, free: int, small: float, large: float) -> float:
-    """The length at which noise of either scale is equally likely."""
-    growth = free * np.log(large / small)
-    if noise == "laplace":
-        return float(growth / (1.0 / small - 1.0 / large))
-    return float(np.sqrt(2.0 * growth / (small**-2 - large**-2)))

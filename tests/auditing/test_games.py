@@ -158,3 +158,13 @@ def test_the_stated_error_of_recognition_is_true(noise: str) -> None:
     mistakes = 10.0 * np.minimum(*densities).sum() * (grid[1] - grid[0])
     assert 1e-8 < mistakes < 0.5
     assert size_error(scene) == pytest.approx(mistakes, rel=1e-3)
+
+
+def test_a_published_sensitivity_that_is_too_small_shows_in_the_local_game() -> None:
+    """The average is clipped, the noise is for a record's share of it: 20 times too small for the
+    budget asked for. The accountant knows and is not contradicted."""
+    settings, how = config(6, privacy=PUBLISHED, data={"records": 20}), AuditSettings(8, 5000)
+    report = audit(settings, how=how)
+    assert "DOES NOT KEEP" in report.findings[0].note
+    assert report.findings[0].points[0].epsilon_lower > 5.0 and not report.breaks_proven
+    assert audit(config(), how=how).findings[0].note == "asked for (1, 1e-05), weight 1"

@@ -20,10 +20,9 @@ import numpy as np
 import pytest
 
 from fl_shuffle.auditing.canaries import Canaries, check_clipping
+from fl_shuffle.auditing.checks import noise_checks, order_check, play_orders
 from fl_shuffle.auditing.effort import AuditSettings, Clock
-from fl_shuffle.auditing.noise import noise_checks
-from fl_shuffle.auditing.orders import order_check, play_orders
-from fl_shuffle.auditing.twin_runs import NEIGHBOURS, audit_published
+from fl_shuffle.auditing.published import NEIGHBOURS, audit_published
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.sections import Config
 from tests.auditing.audit_settings import config, played

@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_shuffle.auditing.findings import Check
-from fl_shuffle.auditing.noise import (
+from fl_shuffle.auditing.checks import (
     AGREEING,
-    TWO_CLIENTS,
-    Residuals,
-    equal_values,
-    sign_checks,
-)
-from fl_shuffle.auditing.orders import (
     TARGET_STAYS,
     TESTS,
+    TWO_CLIENTS,
+    Residuals,
     SeenOrders,
+    equal_values,
     order_p_values,
     rounds_to_catch,
+    sign_checks,
 )
+from fl_shuffle.auditing.findings import Check
 
 CLIENTS = 10
 UNLIKELY = 1e-4
@@ -123,3 +121,14 @@ def test_noise_that_occurs_again_is_found(
     assert "round 1, client 5," in found.note and f"in {len(at)} coordinates" in found.note
     assert f"round {second[0] + 1}, client {second[1]}," in found.note
     assert f", {on:+d} on" in found.note or not moved
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_where_values_agree_by_chance_more_must(moved: bool) -> None:
+    coarse = noise(6, bits=8, shape=(2, 400, 32))
+    assert not equal(coarse, moved=moved).refuted
+    coarse.values[1, 17, 4:20] = coarse.values[0, 3, 4:20]
+    found = equal(coarse, moved=moved)
+    assert found.refuted and int(found.method.split()[0]) > AGREEING
+    # Noise of a few values proves nothing.
+    assert equal(noise(6, bits=0), moved=moved).power.startswith("none")

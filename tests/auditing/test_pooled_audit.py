@@ -9,11 +9,11 @@ import pytest
 
 import fl_shuffle.auditing.canaries
 from fl_shuffle.auditing.audit import NO_REPORTS, audit_configuration
+from fl_shuffle.auditing.checks import ONE_LAW
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import AuditReport
 from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS
-from fl_shuffle.auditing.noise import ONE_LAW
-from fl_shuffle.auditing.twin_runs import NEIGHBOURS, audit_published
+from fl_shuffle.auditing.published import NEIGHBOURS, audit_published
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from tests.auditing.audit_settings import QUICK, config
 

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.auditing.effort import Clock
-from fl_shuffle.auditing.published import compare, fields_of, without_times
-from fl_shuffle.auditing.twin_runs import NEIGHBOURS, audit_published
+from fl_shuffle.auditing.published import (
+    NEIGHBOURS,
+    audit_published,
+    compare,
+    fields_of,
+    without_times,
+)
 from fl_shuffle.errors import FlShuffleError
 from tests.auditing.audit_settings import config
 

@@ -110,6 +110,13 @@ def test_an_accountant_that_trusts_colluders_is_caught() -> None:
     assert mu_test(attack(source, Claims(config(20), source))).breaks_proven
 
 
+def test_an_accountant_that_forgets_the_weights_is_caught() -> None:
+    source = canaries(WEIGHTED)
+    unweighted, _ = canaries(config(20, budgets=PERSONAL)).claimant
+    source.claimant = (unweighted, source.claimant[1])
+    assert mu_test(attack(source, Claims(WEIGHTED, source))).breaks_proven
+
+
 def test_a_whole_audit_tests_both_columns() -> None:
     settings = config(12, privacy={"assumed_honest": 8, "release": "sum"})
     how = AuditSettings(trials=50, reports=4000)
