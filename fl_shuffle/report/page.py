@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from fl_shuffle.accounting.guarantee import ratio_line
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
+from fl_shuffle.accounting.guarantee import proof_over_attack, ratio_line
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
+from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.report import figures, meaning
@@ -62,32 +64,15 @@ def write_report(
     return write_text(render(runs, policy=policy, purpose=purpose), path)
 
 
-class View(NamedTuple):
-    """A run as the templates take it: `prefix` keeps its names apart from other runs' in a page."""
-
-    record: RunRecord
-    prefix: str
-    policy: Policy | None
-    purpose: str | None
-
-    @property
-    def seeded(self) -> bool:
-        """Whether noise and permutations came from a seed: a simulation."""
-        return bool(self.record.config["run"]["entropy"] == "seeded")
-
-
 def render(
     runs: Sequence[RunRecord], *, policy: Policy | None = None, purpose: str | None = None
 ) -> str:
     """The whole page as text."""
     one = len(runs) == 1
+    title = f"Privacy report: {runs[0].name if one else f'{len(runs)} runs'}"
+    together = None if one else runs_view(runs, policy)
     return template("report.html.j2").render(
-        title=f"Privacy report: {runs[0].name if one else f'{len(runs)} runs'}",
-        views=[
-            View(run, "" if one else f"run{number}-", policy, purpose)
-            for number, run in enumerate(runs, start=1)
-        ],
-        together=None if one else runs_view(runs, policy),
+        title=title, runs=runs, policy=policy, purpose=purpose, together=together
     )
 
 
@@ -100,10 +85,12 @@ def template(name: str) -> Template:
     pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format,
                       "cells": cells, "numeric": numeric}  # fmt: skip
     pages.filters["pretty"] = partial(json.dumps, indent=2)
-    pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES}
+    pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES,
+                      "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS}  # fmt: skip
     pages.globals |= {each.__name__.rpartition(".")[2]: each for each in (figures, meaning)}
     pages.globals |= {each.__name__: each for each in (
-        certificate_line, quantiles_table, ratio_line, spend_by_round, thinned_clients,
+        add_remove_of, certificate_line, proof_over_attack, quantiles_table, ratio_line,
+        spend_by_round, thinned_clients, towards,
     )}  # fmt: skip
     return pages.get_template(name)
 

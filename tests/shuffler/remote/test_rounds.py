@@ -27,7 +27,7 @@ from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.writer import LedgerWriter
-from fl_shuffle.report.meaning import against
+from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from fl_shuffle.run_words import footer
 from fl_shuffle.shuffler.remote import link, wire
@@ -138,7 +138,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     found = summary(run)
     assert found["headline"] == ("sum" if release == "sum" else "proven")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
-    for text in (against(read_run(run)), "\n".join(footer(found))):
+    for text in (render([read_run(run)]), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
     with pytest.raises(wire.ShufflerError, match="handed over"):
