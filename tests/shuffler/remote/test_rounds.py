@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     found = summary(run)
     assert found["headline"] == ("sum" if release == "sum" else "proven")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
-    for text in (render([read_run(run)]), "\n".join(footer(found))):
+    for text in (unescape(render([read_run(run)])), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
     with pytest.raises(wire.ShufflerError, match="handed over"):
