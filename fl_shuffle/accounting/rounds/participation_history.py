@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ class ParticipationHistory:
         times."""
         if not types:
             return self
+        if len(self.distinct) == 1 and 0 in types and present.all() and not class_of.any():
+            # All clients are of one class and history, as in most runs, and stay so.
+            spent, kind = self.distinct[0], types[0]
+            return replace(self, distinct=({**spent, kind: spent.get(kind, 0) + times},))
         width = int(class_of.max()) + 1
         taking = present & np.isin(class_of, list(types))
         if not taking.any():
