@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.report.figures import STYLES, Figure, Vector, run_figures
+from fl_shuffle.report.figures import STYLES, Figure, run_figures
 from fl_shuffle.report.formats import make_folder, said_in_one_line, write_table
 from fl_shuffle.report.many import figures_together
 from fl_shuffle.report.record import RunRecord
@@ -32,8 +31,8 @@ LEGEND_WIDTH: Final = 56
 RESOLUTION: Final = 300
 """Dots an inch of a PNG."""
 STYLE_SHEET: Final = Path(__file__).parent / "templates" / "page.css"
-TWO_DECADES, NARROW = 100.0, 4.0
-"""Ratios of a logarithmic axis's ends below which it has ticks at 1, 2 and 5, and even ones."""
+TWO_DECADES = 100.0
+"""Ratio of a logarithmic axis's ends below which it has ticks at 1, 2 and 5."""
 
 
 class Stroke(NamedTuple):
@@ -64,9 +63,11 @@ STROKES: Final = {
     "accuracy": Stroke("proven"),
     "guessing": Stroke("quiet", width=1.0),
     **{f"run-{n}": Stroke(_RUNS[n], _DASHES[n % len(_DASHES)]) for n in range(STYLES)},
-    **{f"run-{n}-proven": Stroke(_RUNS[n]) for n in range(STYLES)},
-    **{f"run-{n}-sum": Stroke(_RUNS[n], MIXED) for n in range(STYLES)},
-    **{f"run-{n}-lower": Stroke(_RUNS[n], DOTTED) for n in range(STYLES)},
+    **{
+        f"run-{n}-{bound}": Stroke(_RUNS[n], dashes)
+        for n in range(STYLES)
+        for bound, dashes in (("proven", ""), ("sum", MIXED), ("lower", DOTTED))
+    },
 }
 """Kind of a line -> its stroke: solid ones are guarantees, dashed ones published formulas that are
 none, dotted ones what an attack reaches."""
@@ -172,12 +173,9 @@ def _canvas(figure: Figure, *, legend: bool) -> Any:
             marker="o" if line.few else None, markersize=4, capsize=3, zorder=3.0 - 0.01 * order,
             drawstyle="steps-post" if line.steps else "default",
         )  # fmt: skip
-    axes.set(
-        xlabel=figure.x_label, ylabel=figure.y_label,
-        xscale="log" if figure.log_x else "linear", yscale="log" if figure.log_y else "linear",
-    )  # fmt: skip
-    _scale(axes.xaxis, [line.x for line in lines], log=figure.log_x, counts=figure.counts)
-    _scale(axes.yaxis, [line.y for line in lines], log=figure.log_y, counts=False)
+    axes.set(xlabel=figure.x_label, ylabel=figure.y_label)
+    _scale(axes, figure, "x")
+    _scale(axes, figure, "y")
     if figure.low is not None or figure.high is not None:
         axes.set_ylim(figure.low, figure.high)
     if legend:
@@ -188,31 +186,20 @@ def _canvas(figure: Figure, *, legend: bool) -> Any:
     return canvas
 
 
-def _scale(axis: Any, values: Sequence[Vector], *, log: bool, counts: bool) -> None:
+def _scale(axes: Any, figure: Figure, name: str) -> None:
     """Few round labels; whole ones on an axis that counts."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-    every = np.concatenate([np.empty(0), *map(np.ravel, values)])
-    every = every[every > 0.0]
-    ratio = float(every.max() / every.min()) if every.size else 10.0
-    if not log:
-        axis.set_major_locator(
-            MaxNLocator(6, integer=counts, steps=[1, 2, 5, 10], min_n_ticks=1 if counts else 2)
-        )
-    elif ratio < NARROW:
-        axis.set_major_locator(MaxNLocator(4))
-    else:
-        subs = (1.0, 2.0, 5.0) if ratio < TWO_DECADES else (1.0,)
+    axis = getattr(axes, f"{name}axis")
+    if figure.is_log(name):
+        axes.set(**{f"{name}scale": "log"})
+        subs = (1.0, 2.0, 5.0) if figure.ratio(name) < TWO_DECADES else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=7))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
+    else:
+        whole = name == "x" and figure.counts
+        steps = [1, 2, 5, 10]
+        axis.set_major_locator(
+            MaxNLocator(6, integer=whole, steps=steps, min_n_ticks=1 if whole else 2)
+        )
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
-
-
-def tick_label(value: float) -> str:
-    """A tick's: four digits, and no zeros in an exponent."""
-    if value == 0.0 or not math.isfinite(value):
-        return "0" if value == 0.0 else ""
-    if 1e-3 <= abs(value) < 1e5:
-        return f"{value:.4g}"
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"

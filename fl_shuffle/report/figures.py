@@ -85,6 +85,7 @@ class Figure:
     """Lines on two axes. `name` is its file's, and what the template has a title and a caption for;
     `client` is whose curves they are, if one's.
 
+    An axis named in `stretched` ("x", "y") is logarithmic where values differ by more than `WIDE`;
     `low` and `high` are the ends of the y axis, where None what the lines need.
     """
 
@@ -92,8 +93,7 @@ class Figure:
     x_label: str
     y_label: str
     lines: Sequence[Line]
-    log_x: bool = False
-    log_y: bool = False
+    stretched: str = ""
     low: float | None = None
     high: float | None = None
     client: int | None = None
@@ -108,6 +108,16 @@ class Figure:
                 found[at] = replace(found[at], label=f"{found[at].label} = {line.label}")
             found += [line] if line.x.size and not same else []
         return sorted(found, key=lambda line: -float(line.y[-1]))
+
+    def ratio(self, axis: str) -> float:
+        """How many times the largest positive value on it exceeds the smallest."""
+        every = np.concatenate([np.empty(0), *(getattr(line, axis) for line in self.lines)])
+        every = every[every > 0.0]
+        return float(every.max() / every.min()) if every.size else 1.0
+
+    def is_log(self, axis: str) -> bool:
+        """Whether it is logarithmic: a linear one would hide the small values."""
+        return axis in self.stretched and self.ratio(axis) > WIDE
 
     @property
     def counts(self) -> bool:
@@ -144,13 +154,6 @@ def thinned(count: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64))
 
 
-def wide(values: Sequence[Vector]) -> bool:
-    """Whether positive values differ so much that a linear axis would hide the small ones."""
-    every = np.concatenate([np.empty(0), *map(np.ravel, values)])
-    every = every[np.isfinite(every) & (every > 0.0)]
-    return bool(every.size and every.max() > WIDE * every.min())
-
-
 def run_figures(run: RunRecord) -> list[Figure]:
     """The figures of one run that released something, in the order of the page."""
     found = [spend_over_rounds(run), clients_distribution(run)]
@@ -172,7 +175,7 @@ def spend_over_rounds(run: RunRecord) -> Figure:
     if target is not None and at.size:
         lines.append(Line.of("target", "the run's target", rounds[[0, -1]], [target, target]))
     epsilon = f"epsilon at delta = {run.delta:g}"
-    return Figure("spend", "round", epsilon, lines, log_y=wide([line.y for line in lines]))
+    return Figure("spend", "round", epsilon, lines, stretched="y")
 
 
 def clients_distribution(run: RunRecord) -> Figure:
@@ -186,7 +189,7 @@ def clients_distribution(run: RunRecord) -> Figure:
         lines.append(Line.of(name, _labels(run)[name], levels[at], share[at], steps=True))
     return Figure(
         "clients", f"a client's own epsilon at delta = {run.delta:g}", "% of clients", lines,
-        log_x=wide([line.x for line in lines]), low=0.0, high=100.0,
+        stretched="x", low=0.0, high=100.0,
     )  # fmt: skip
 
 
@@ -216,7 +219,7 @@ def privacy_profile(run: RunRecord) -> Figure:
         run, grid, seen(worst.profile(grid)), lambda mu: seen(gaussian_profile(grid, mu))
     )
     lines.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2))
-    return Figure("profile", "epsilon", "delta", lines, log_y=True, client=worst.client)
+    return Figure("profile", "epsilon", "delta", lines, stretched="y", client=worst.client)
 
 
 def trade_off(run: RunRecord) -> Figure:

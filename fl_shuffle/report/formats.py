@@ -54,16 +54,8 @@ def _cells(values: NDArray[Any] | Sequence[Any]) -> list[Any]:
 
 def numeric(table: Table) -> list[bool]:
     """Which columns hold numbers alone (None: there is none)."""
-    return [
-        all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
-            for cell in _plain(values))
-        for values in table.values()
-    ]  # fmt: skip
-
-
-def cells(table: Table) -> list[tuple[Any, ...]]:
-    """The rows as they are, infinity and NaN, too."""
-    return list(zip(*map(_plain, table.values()), strict=True))
+    kinds = [set(map(type, _plain(values))) - {type(None)} for values in table.values()]
+    return [bool not in own and all(issubclass(each, int | float) for each in own) for own in kinds]
 
 
 def _plain(values: NDArray[Any] | Sequence[Any]) -> list[Any]:

@@ -15,7 +15,8 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.store import settings_of
-from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned, wide
+from fl_shuffle.ledger.tables import COLUMN_NAMES
+from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned
 from fl_shuffle.report.formats import short
 from fl_shuffle.report.record import RunRecord
 
@@ -106,11 +107,11 @@ def differences(
 
 def seed_groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """Runs that differ in nothing but their seed, together, in the order given."""
-    keys = [key.split(".") for key in differences([run.config for run in runs]) if key != SEED]
+    other = differences([run.config for run in runs], (*NOT_COMPARED, SEED))
     found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        own = [run.config[section].get(key) for section, key in keys]
-        found.setdefault(json.dumps(own), []).append(run)
+    for number, run in enumerate(runs):
+        own = json.dumps([values[number] for values in other.values()])
+        found.setdefault(own, []).append(run)
     return list(found.values())
 
 
@@ -123,51 +124,41 @@ def mean_and_spread(values: Iterable[float | None]) -> tuple[float | None, float
 
 def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
     """What the runs spent, and their accuracy, in one figure each."""
-    spent = []
+    spent, measured = list[Line](), list[Line]()
     for number, run in enumerate(runs):
-        if run.spend is not None and run.rounds.size:
-            at = thinned(len(run.rounds))
-            values = run.epsilons[run.spend.headline_column][at]
-            label = f"{number + 1}: {run.name}"
-            spent.append(Line.of(_kind(number), label, run.rounds[at], values))
-    place = {id(run): number for number, run in enumerate(runs)}
-    measured: list[Line] = []
+        at = thinned(len(run.rounds))
+        label, values = f"{number + 1}: {run.name}", run.epsilons[run.headline][at]
+        spent.append(Line.of(_kind(number), label, run.rounds[at], values))
     for group in seed_groups(runs):
-        number = place[id(group[0])]
+        number = runs.index(group[0])
         seeds = f", mean of {len(group)} seeds" if len(group) > 1 else ""
         measured += accuracy_line(group, _kind(number), f"{number + 1}: {group[0].name}{seeds}")
-    log = wide([line.y for line in spent])
-    spend = Figure("together-spend", "round", "epsilon", spent, log_y=log)
+    spend = Figure("together-spend", "round", "epsilon", spent, stretched="y")
     accuracy = Figure("together-accuracy", "round", "test accuracy, %", measured)
-    return [figure for figure in (spend, accuracy) if figure.lines]
+    return [figure for figure in (spend, accuracy) if figure.shown()]
 
 
 def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any]:
     """The overview of several runs: tables as columns, figures."""
     names = [f"{number}: {run.name}" for number, run in enumerate(runs, start=1)]
-    accuracy = {run.directory: 100.0 * run.accuracy[max(run.accuracy)]
-                for run in runs if run.accuracy}  # fmt: skip
-    spent = [
-        {} if run.spend is None
-        else {name: column.worst for name, column in run.spend.columns.items()}
-        for run in runs
-    ]  # fmt: skip
+    accuracy = {id(run): 100.0 * run.accuracy[max(run.accuracy)] for run in runs if run.accuracy}
     reported = [None if run.spend is None else run.spend.headline for run in runs]
     overview: dict[str, Sequence[Any]] = {
         "run": names,
-        "accuracy, %": [accuracy.get(run.directory) for run in runs],
+        "accuracy, %": [accuracy.get(id(run)) for run in runs],
         "epsilon": reported,
         "delta": [run.delta for run in runs],
-        **{name: [own.get(name) for own in spent] for own in spent for name in own},
-    }
+        **{name: [run.spend and run.spend.columns[name].worst for run in runs]
+           for name in COLUMN_NAMES},
+    }  # fmt: skip
     if policy is not None:
         overview["policy"] = ["-" if cost is None else policy.grade(cost) for cost in reported]
     seeds = []
     for group in seed_groups(runs):
-        values = [accuracy[run.directory] for run in group if run.accuracy]
+        values = [accuracy[id(run)] for run in group if run.accuracy]
         if len(values) > 1:
-            names_of_group = ", ".join(run.name for run in group)
-            seeds.append((names_of_group, len(values), *mean_and_spread(values)))
+            who = ", ".join(run.name for run in group)
+            seeds.append((who, len(values), *mean_and_spread(values)))
     heads = ("runs", "seeds", "mean accuracy, %", "spread")
     changed = differences([run.config for run in runs])
     settings: dict[str, Sequence[Any]] = {"setting": list(changed)}
@@ -180,20 +171,6 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
         "figures": figures_together(runs),
         "seeds": dict(zip(heads, zip(*seeds, strict=True), strict=False)),
         "differences": settings,
-    }
-
-
-def sweep_view(sweep: SweepResult) -> dict[str, Any]:
-    """What the template shows of a sweep: tables as columns, the figure."""
-    figure = accuracy_against_epsilon(sweep)
-    names = [Path(each).name for each in sweep.runs["directory"]]
-    return {
-        "sweep": sweep,
-        "alone": EACH_ALONE,
-        "settings": ", ".join(sweep.settings) or "no setting",
-        "figures": [] if figure is None else [figure],
-        "combinations": sweep_table(sweep.table),
-        "runs": sweep_table({**sweep.runs, "directory": names}),
     }
 
 
@@ -242,7 +219,7 @@ def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:
     delta = "" if sweep.delta is None else f" at delta = {sweep.delta:g}"
     return Figure(
         "accuracy-epsilon", f"epsilon of the worst client{delta}", "test accuracy, %", lines,
-        log_x=wide([line.x for line in lines]),
+        stretched="x",
     )  # fmt: skip
 
 

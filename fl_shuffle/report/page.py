@@ -6,7 +6,6 @@ Here is what the templates (`templates`) show of a run; the words are theirs.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -22,11 +21,17 @@ from fl_shuffle.accounting.rounds.class_table import distinct_rows
 from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report import figures, meaning
 from fl_shuffle.report.draw import STROKES, VIEW, inline
 from fl_shuffle.report.figures import thinned
-from fl_shuffle.report.formats import cells, numeric, rows, short, write_text
-from fl_shuffle.report.many import runs_view, sweep_view
+from fl_shuffle.report.formats import numeric, rows, short, write_text
+from fl_shuffle.report.many import (
+    EACH_ALONE,
+    accuracy_against_epsilon,
+    runs_view,
+    sweep_table,
+)
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord
 from fl_shuffle.report.tables import Columns, clients_table, rounds_table
@@ -83,7 +88,7 @@ def template(name: str) -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format,
-                      "cells": cells, "numeric": numeric}  # fmt: skip
+                      "rows": rows, "numeric": numeric}  # fmt: skip
     pages.filters["pretty"] = partial(json.dumps, indent=2)
     pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES,
                       "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS}  # fmt: skip
@@ -97,7 +102,7 @@ def template(name: str) -> Template:
 
 def exact(value: Any) -> str:
     """All digits of a number, as they are read back; empty for one that does not exist."""
-    return "" if value is None or math.isnan(value) else repr(value)
+    return "" if value is None else str(value)
 
 
 def spend_by_round(run: RunRecord) -> Columns:
@@ -123,35 +128,26 @@ def thinned_clients(run: RunRecord) -> dict[str, Any]:
 
     `groups` are the distinct rows, `clients` who has them; `first` are the rows of the first page.
     """
-    table, shown = clients_table(run), list(run.proven_columns)
+    table = clients_table(run)
     heads = {
-        "rounds": "rounds", **{f"{name}_epsilon": name for name in shown},
+        "rounds": "rounds", **{EPSILONS[name]: name for name in run.proven_columns},
         "epsilon0": "budget epsilon", "delta0": "budget delta", "scale": "noise", "radius": "clip",
         "records": "records",
     }  # fmt: skip
-    columns = [table[name] for name in heads]
-    alike = distinct_rows(-run.totals.headline, *columns)
+    columns = {head: table[name] for name, head in heads.items()}
+    alike = distinct_rows(-run.totals.headline, *columns.values())
     order = np.argsort(alike.inverse, kind="stable")
-    distinct = rows(
-        {name: values[alike.first] for name, values in zip(heads, columns, strict=True)}
-    )
-    members = np.split(order, np.cumsum(np.bincount(alike.inverse))[:-1])
-    groups, clients, left = [], [], CLIENT_BYTES
-    for row, own in zip(distinct, members, strict=True):
-        left -= len(json.dumps(row)) + 2
-        fitting = own[: max(0, left) // (len(str(len(order))) + 2)].tolist()
-        if not fitting:
-            break
-        left -= len(json.dumps(fitting)) + 2
-        groups.append(row)
-        clients.append(fitting)
-    listed = sum(map(len, clients))
-    pairs = ((client, row) for row, own in zip(groups, clients, strict=True) for client in own)
-    first = [(client, *row) for (client, row), _ in zip(pairs, range(PAGE_ROWS), strict=False)]
+    kinds = list(rows({head: values[alike.first] for head, values in columns.items()}))
+    starts = np.flatnonzero(np.diff(alike.inverse[order], prepend=-1))
+    # Bytes of each client's number, and at the first of each kind of its row.
+    size = np.full(len(order), len(str(len(order))) + 2)
+    size[starts] += [len(json.dumps(row)) + 4 for row in kinds]
+    listed = int(np.searchsorted(np.cumsum(size), CLIENT_BYTES, side="right"))
+    clients = [own.tolist() for own in np.split(order[:listed], starts[1:]) if own.size]
     return {
-        "heads": ["client", *heads.values()],
-        "rows": {"groups": groups, "clients": clients},
-        "first": first,
+        "heads": ["client", *columns],
+        "rows": {"groups": kinds[: len(clients)], "clients": clients},
+        "first": [(own, *kinds[alike.inverse[own]]) for own in order[:listed][:PAGE_ROWS]],
         "listed": listed,
         "hidden": len(order) - listed,
     }
@@ -166,4 +162,8 @@ def _time(stamp: str) -> str:
 def sweep_page(sweep: SweepResult) -> str:
     """A sweep's page as text: figure, table, every run."""
     title = f"fl-shuffle sweep {sweep.directory.name}"
-    return template("sweep.html.j2").render(sweep_view(sweep), title=title)
+    names = [Path(each).name for each in sweep.runs["directory"]]
+    return template("sweep.html.j2").render(
+        title=title, sweep=sweep, alone=EACH_ALONE, figure=accuracy_against_epsilon(sweep),
+        combinations=sweep_table(sweep.table), runs=sweep_table({**sweep.runs, "directory": names}),
+    )  # fmt: skip

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 AGREEMENT = 1e-6
 """Recorded and recomputed epsilons may differ by this, relatively (library versions)."""
-
-
 PROVEN = ("proven", "sum", "local")
 """Columns that are counted for every client, in the ledger's order."""
-Spent = tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]
 
 
 class RunRecord(LedgerRecord):
@@ -55,7 +52,7 @@ class RunRecord(LedgerRecord):
             dimension=self.meta["dimension"],
             trust=Trust.of(self.config),
         )
-        spend, recounted = None, None
+        spend = recounted = None
         for number, present in self.attempts:
             last = number >= self.rounds.max(initial=0)
             if last:
@@ -88,25 +85,16 @@ class RunRecord(LedgerRecord):
         """Every client's rounds and epsilons."""
         return self.accountant.client_totals()
 
-    @property
-    def written(self) -> Spent | None:
-        """The same as the run wrote it down at its end: rounds [n], epsilons [n] by column; None
-        before that."""
-        if self.recorded_spend is None:
-            return None
-        rounds, *columns = self.recorded_spend.T
-        return rounds.astype(np.int64), dict(zip(PROVEN, columns, strict=True))
-
-    @property
-    def counted(self) -> Spent:
-        """The same, counted again."""
-        return self.totals.rounds, {name: getattr(self.totals, name) for name in PROVEN}
+    @cached_property
+    def counted(self) -> NDArray[np.float64]:
+        """Every client's spend as in `recorded_spend` [clients, 4], counted again."""
+        return np.stack([getattr(self.totals, name) for name in ("rounds", *PROVEN)], axis=1)
 
     @property
     def proven_columns(self) -> dict[str, NDArray[np.float64]]:
         """Every client's epsilons in the proven columns that say something."""
-        found = self.counted[1]
-        return {name: values for name, values in found.items() if not np.isnan(values).any()}
+        found = zip(PROVEN, self.counted.T[1:], strict=True)
+        return {name: values for name, values in found if not np.isnan(values).any()}
 
     @cached_property
     def worst(self) -> WorstClient | None:
@@ -121,13 +109,10 @@ class RunRecord(LedgerRecord):
     @property
     def differing(self) -> NDArray[np.int64]:
         """The clients whose recorded spend is not what their rounds give when counted again."""
-        recorded = self.recorded_spend
-        if recorded is None:
-            return np.empty(0, dtype=np.int64)
-        rounds, columns = self.counted
-        if len(recorded) != len(rounds):
-            return np.arange(len(rounds))
-        counted = np.stack([rounds, *columns.values()], axis=1)
+        counted = self.counted
+        recorded = counted if self.recorded_spend is None else self.recorded_spend
+        if len(recorded) != len(counted):
+            return np.arange(len(counted))
         same = np.isclose(recorded, counted, rtol=AGREEMENT, atol=0.0, equal_nan=True)
         return np.flatnonzero(~same.all(axis=1))
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import require_integer
-from fl_shuffle.report.record import RunRecord
+from fl_shuffle.ledger.tables import EPSILONS
+from fl_shuffle.report.record import PROVEN, RunRecord
 
 Columns = dict[str, NDArray[Any]]
 
@@ -22,7 +23,7 @@ def rounds_table(run: RunRecord) -> Columns:
     return {
         "round": run.rounds,
         "reports": run.reports,
-        **{f"{name}_epsilon": values for name, values in run.epsilons.items()},
+        **{EPSILONS[name]: values for name, values in run.epsilons.items()},
         "delta": np.full(len(run.rounds), run.delta),
         "accuracy": accuracy,
     }
@@ -31,7 +32,8 @@ def rounds_table(run: RunRecord) -> Columns:
 def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
     """One row a client: the budget it asked for, its randomizer, its rounds and what they cost, as
     written at the run's end; with `recount`, and of a run that has none, counted."""
-    rounds, epsilons = run.counted if recount else run.written or run.counted
+    spent = run.counted if recount or run.recorded_spend is None else run.recorded_spend
+    rounds, *epsilons = spent.T
     classes, class_of = run.classes, run.class_of
 
     def of_class(name: str, kind: Any) -> NDArray[Any]:
@@ -45,8 +47,8 @@ def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
         "scale": of_class("scale", np.float64),
         "radius": of_class("radius", np.float64),
         "records": of_class("records", np.int64),
-        "rounds": rounds,
-        **{f"{name}_epsilon": values for name, values in epsilons.items()},
+        "rounds": rounds.astype(np.int64),
+        **{EPSILONS[name]: values for name, values in zip(PROVEN, epsilons, strict=True)},
         "delta": np.full(len(class_of), run.delta),
     }
 
