@@ -99,16 +99,16 @@ class _Library(Watcher):
     """
 
     done = False
+    library: Any = None
 
     def __call__(self, event: RunEvent) -> None:
         """See `Tracker`."""
         super().__call__(event)
         self.done = isinstance(event, RunFinished)
 
-    @property
-    def times(self) -> bool:
-        """Whether the library may know when what happened."""
-        return publishes_times(self.run.config)
+    def when(self, step: int, per_second: float = 1.0) -> float:
+        """Now, in seconds or parts of them."""
+        return per_second * time.time() if publishes_times(self.run.config) else float(step)
 
     def round(self, outcome: RoundOutcome) -> None:
         """The round's numbers."""
@@ -129,7 +129,6 @@ class TensorboardTracker(_Library):
 
     def __init__(self, folder: str | Path = "tensorboard") -> None:
         self._folder = Path(folder)
-        self._writer: Any = None
 
     def start(self) -> None:
         """Open the run's own folder."""
@@ -138,13 +137,13 @@ class TensorboardTracker(_Library):
         place = self._folder / self.run.directory.name
         place.mkdir(parents=True, exist_ok=True)
         place.chmod(0o700)
-        self._writer = SummaryWriter(str(place))
+        self.library = SummaryWriter(str(place))
         self._text("configuration", self.run.config.to_dict())
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """A scalar each."""
         for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step, walltime=self._time(step))
+            self.library.add_scalar(name, value, step, walltime=self.when(step))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """As text."""
@@ -152,15 +151,12 @@ class TensorboardTracker(_Library):
 
     def close(self) -> None:
         """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _time(self, step: int) -> float | None:
-        return None if self.times else float(step)
+        if self.library is not None:
+            self.library.close()
 
     def _text(self, name: str, table: Mapping[str, Any]) -> None:
         body = "\n".join(f"    {line}" for line in json.dumps(table, indent=2).splitlines())
-        self._writer.add_text(name, body, 0, walltime=self._time(0))
+        self.library.add_text(name, body, 0, walltime=self.when(0))
 
 
 NAME = "fl-shuffle"
@@ -176,46 +172,39 @@ class MlflowTracker(_Library):
     that ends without a summary is marked FAILED.
     """
 
-    def __init__(self, client: Any = None) -> None:
-        """`client`: an `MlflowClient`, or one of the default address."""
-        if client is None:
-            from mlflow.tracking import MlflowClient
-
-            client = MlflowClient()
-        self._client = client
-        self._run = ""
+    _run = ""
 
     def start(self) -> None:
         """A run of the experiment, with its settings."""
-        known = self._client.get_experiment_by_name(NAME)
-        place = known.experiment_id if known else self._client.create_experiment(NAME)
+        from mlflow.tracking import MlflowClient
+
+        self.library = MlflowClient()
+        known = self.library.get_experiment_by_name(NAME)
+        place = known.experiment_id if known else self.library.create_experiment(NAME)
         name = self.run.directory.name
-        made = self._client.create_run(place, start_time=self._now(0), run_name=name)
+        made = self.library.create_run(place, start_time=int(self.when(0, 1000.0)), run_name=name)
         self._run = made.info.run_id
         for name, value in settings_of(self.run.config.to_dict()).items():
-            self._client.log_param(self._run, name, str(value)[:LONGEST])
-        self._client.set_tag(self._run, "run_directory", str(self.run.directory))
+            self.library.log_param(self._run, name, str(value)[:LONGEST])
+        self.library.set_tag(self._run, "run_directory", str(self.run.directory))
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """A metric each."""
+        now = int(self.when(step, 1000.0))
         for name, value in numbers.items():
-            self._client.log_metric(self._run, name, value, timestamp=self._now(step), step=step)
+            self.library.log_metric(self._run, name, value, timestamp=now, step=step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The final numbers, and what they stand for."""
         self.log(finite({f"final/{name}": summary[name] for name in FINAL}), summary["rounds"])
         for name in ("headline", "unit", "relation", "release"):
-            self._client.set_tag(self._run, name, str(summary[name]))
+            self.library.set_tag(self._run, name, str(summary[name]))
 
     def close(self) -> None:
         """Say whether the run came to its end."""
         if self._run:
             status = "FINISHED" if self.done else "FAILED"
-            self._client.set_terminated(self._run, status, end_time=self._now(0))
-
-    def _now(self, step: int) -> int:
-        """Milliseconds."""
-        return int(1000 * time.time()) if self.times else step
+            self.library.set_terminated(self._run, status, end_time=int(self.when(0, 1000.0)))
 
 
 class WandbTracker(_Library):
@@ -227,44 +216,37 @@ class WandbTracker(_Library):
     `ConfigError`. One that ends without a summary has exit code 1.
     """
 
-    def __init__(self, wandb: Any = None) -> None:
-        """`wandb`: the module, imported unless given."""
-        if wandb is None:
-            import wandb as module
-
-            wandb = module
-        self._wandb = wandb
-        self._run: Any = None
-
     def start(self) -> None:
         """A run of the project, with its configuration."""
-        if not self.times:
+        import wandb
+
+        if not publishes_times(self.run.config):
             raise ConfigError(
                 "--track wandb writes down when rounds end, and how long clients compute may "
                 "hang on their records; with run.entropy = 'system' use tensorboard or mlflow"
             )
         quiet = {"x_disable_stats": True, "x_disable_meta": True, "disable_git": True}
-        self._run = self._wandb.init(
+        self.library = wandb.init(
             project=NAME,
             name=self.run.directory.name,
             config=self.run.config.to_dict(),
             mode=os.environ.get("WANDB_MODE", "offline"),
             save_code=False,
-            settings=self._wandb.Settings(console="off", **quiet),
+            settings=wandb.Settings(console="off", **quiet),
         )
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """All at once."""
-        self._run.log(numbers, step=step)
+        self.library.log(numbers, step=step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The final numbers."""
-        self._run.summary.update(finite({name: summary[name] for name in FINAL}))
+        self.library.summary.update(finite({name: summary[name] for name in FINAL}))
 
     def close(self) -> None:
         """End the run on W&B's side."""
-        if self._run is not None:
-            self._run.finish(exit_code=0 if self.done else 1)
+        if self.library is not None:
+            self.library.finish(exit_code=0 if self.done else 1)
 
 
 SHIPPED: dict[str, Callable[[], Tracker]] = {

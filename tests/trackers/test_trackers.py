@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -16,7 +16,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
-from fl_shuffle.trackers import MlflowTracker, TensorboardTracker, WandbTracker, tracking
+from fl_shuffle.trackers import MlflowTracker, TensorboardTracker, Tracker, WandbTracker, tracking
 
 CONFIG = {"run": {"rounds": 2}, "data": {"clients": 5}}
 
@@ -69,15 +69,18 @@ def test_an_own_tracker_is_told_everything_and_closed(
     assert [name for name, _, _ in OWN[-2:]] == ["close", "close"]
 
 
-def told_to(make: Callable[[Calls], Any], events: list[RunEvent], *, times: bool) -> Told:
+def told_to(make: Callable[[], Tracker], events: list[RunEvent], *, times: bool) -> Told:
     """What the library is told of these events, or of a run's that publishes no times."""
     told: Told = []
-    tracker = make(Calls(told, "library"))
+    tracker = make()
     config = parse_config({**CONFIG, "run": {"rounds": 2, "entropy": "system"}})
-    for event in events:
-        untimed = isinstance(event, RunStarted) and not times
-        tracker(replace(event, config=config) if untimed else event)
-    tracker.close()
+    libraries = ("mlflow.tracking", "wandb", "torch.utils.tensorboard")
+    with patch.dict(sys.modules, dict.fromkeys(libraries, Calls(told, "library"))):
+        for event in events:
+            untimed = isinstance(event, RunStarted) and not times
+            changed: dict[str, Any] = {"config": config} if untimed else {}
+            tracker(replace(event, **changed))
+        tracker.close()
     return told
 
 
@@ -128,15 +131,10 @@ def test_what_is_no_tracker_is_one_line(
 
 
 def test_tensorboards_scalars_are_the_runs_numbers(
-    played: tuple[list[RunEvent], fs.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    played: tuple[list[RunEvent], fs.Result], tmp_path: Path
 ) -> None:
-    told: Told = []
-    monkeypatch.setitem(
-        sys.modules, "torch.utils.tensorboard",
-        SimpleNamespace(SummaryWriter=Calls(told, "writer")),
-    )  # fmt: skip
     events, result = played
-    told_to(lambda _: TensorboardTracker(tmp_path), events, times=False)
+    told = told_to(lambda: TensorboardTracker(tmp_path), events, times=False)
     scalars = [(a, o["walltime"]) for name, a, o in told if name == "add_scalar"]
     proven = [(a[1], time) for a, time in scalars if a[0] == "epsilon/proven"]
     assert [value for value, _ in proven] == pytest.approx(list(result.metrics["proven_epsilon"]))
