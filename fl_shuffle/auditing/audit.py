@@ -11,10 +11,9 @@ from typing import Any
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.auditing.canaries import Canaries, check_clipping, one_of_each_kind
 from fl_shuffle.auditing.checks import noise_checks, one_law_check, order_check, play_orders
-from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport, Check, Finding
-from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, reports_game, sums_game
+from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, Claims, reports_game, sums_game
 from fl_shuffle.auditing.published import audit_published
 from fl_shuffle.configuration.reading import ConfigLike, resolve_config
 from fl_shuffle.configuration.sections import Config

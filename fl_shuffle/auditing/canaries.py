@@ -9,7 +9,6 @@ clients run (`Federation`), with the run's own plan and the dimension of its own
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,11 +126,12 @@ class Canaries:
         arrived = (len(whole) + 1) // 2 if absent else len(whole)
         honest = min(arrived, honest_reports(config.privacy.assumed_honest, arrived))
         scale = whole.weight * whole.scale
+        if target is None:
+            summed = honest if release == "sum" else 0
+            target = most_exposed(whole, config.privacy.unit, summed)
         if release == "sum":
-            target = most_exposed_in_sums(whole, honest) if target is None else target
             hides = scale
         else:
-            target = _most_exposed(whole, config.privacy.unit) if target is None else target
             # Reports of the target's own noise scale hide it best, and those of small balls.
             order = np.lexsort((-whole.radius, scale == scale[target]))
             hides = np.argsort(order).astype(np.float64)
@@ -147,8 +147,6 @@ class Canaries:
         if by_record and position_error(self.scene) > NEARLY:
             self.scene = self._scene(target, dimension, far=False)
         self._randomize = self._randomizer_of(self.plan)
-        # Of the last number of clones that was asked for.
-        self._cloned = lru_cache(1)(self._clones_of)
 
     def play(self, number: int) -> tuple[Tensor, Tensor]:
         """Batch `number`: all reports float32 [n, d] with the target in dataset zero, and the
@@ -164,17 +162,14 @@ class Canaries:
 
     def clones(self, number: int, count: int, side: int) -> Tensor:
         """`count` independent reports [count, d] of clients like the target, in dataset `side`."""
-        randomize, drawn = self._cloned(count)
-        means = np.zeros(drawn, dtype=np.float32)
-        means[:count] = self._ends[side]
-        return self._batch(randomize, self._rows(means), np.arange(drawn), number)[:count]
-
-    def _clones_of(self, count: int) -> tuple[PersonalRandomizer, int]:
         # Clones have the target's id only in the plan: their noise is theirs alone. Among clients
         # that differ weights and scales go another way than where all are equal.
         other = np.flatnonzero(self.plan.class_of != self.plan.class_of[self.scene.target])[:1]
         mixed = np.append(np.full(count, self.scene.target), other)
-        return self._randomizer_of(_restricted(self.plan, mixed)), len(mixed)
+        randomize = self._randomizer_of(_restricted(self.plan, mixed))
+        means = np.zeros(len(mixed), dtype=np.float32)
+        means[:count] = self._ends[side]
+        return self._batch(randomize, self._rows(means), np.arange(len(mixed)), number)[:count]
 
     def pooled(self, number: int, side: int) -> Vector:
         """Round `number`'s sum [d] in dataset `side`, as the server of a run with pooled noise has
@@ -292,7 +287,7 @@ def check_clipping(config: Config) -> Clipping:
     model's initial parameters. Raises as loading the data does.
     """
     task = load_task(config)
-    target = _most_exposed(task.plan, config.privacy.unit)
+    target = most_exposed(task.plan, config.privacy.unit)
     own = slice(int(task.offsets[target]), int(task.offsets[target + 1]))
     x, y, size = task.inputs[own], task.labels[own], own.stop - own.start
     turned, relabelled = x.clone(), y.clone()
@@ -328,29 +323,25 @@ def _restricted(plan: RandomizerPlan, clients: Ids) -> RandomizerPlan:
     return replace(plan, **own, custom=custom)
 
 
-def _most_exposed(plan: RandomizerPlan, unit: str) -> int:
-    """The largest local mu; for the client unit, over the root of its noise scale's cohort."""
+def most_exposed(plan: RandomizerPlan, unit: str, summed: int = 0) -> int:
+    """The client whose report moves furthest, in widths of the noise that hides it.
+
+    That is its own; for the client unit that of its noise scale's cohort; of sums, in which the
+    noise of `summed` clients counts, its own and the smallest others'.
+    """
     if plan.noise not in NOISES:
         return 0
-    reach = plan.sensitivity / plan.scale
-    if unit == "client":
-        scale = plan.weight * plan.scale
-        _, inverse, counts = np.unique(scale, return_inverse=True, return_counts=True)
-        reach = reach / np.sqrt(counts[inverse.reshape(-1)])
-    return int(np.argmax(reach))
-
-
-def most_exposed_in_sums(plan: RandomizerPlan, honest: int) -> int:
-    """The client whose report moves a sum furthest, in widths of `honest` clients' noise: its own
-    and the smallest others."""
-    if plan.noise not in NOISES:
-        return 0
-    reach = plan.weight * np.minimum(plan.sensitivity, 2.0 * plan.radius)
-    power = (plan.weight * plan.scale) ** 2
-    smallest = np.sort(power)
-    # A client whose own noise is among the smallest adds no more than these.
-    hidden = smallest[: honest - 1].sum() + np.maximum(power, smallest[honest - 1])
-    return int(np.argmax(reach / np.sqrt(hidden)))
+    power, hides = (plan.weight * plan.scale) ** 2, np.ones_like(plan.scale)
+    if summed:
+        smallest = np.sort(power)
+        # A client whose own noise is among the smallest adds no more than these.
+        hidden = smallest[: summed - 1].sum() + np.maximum(power, smallest[summed - 1])
+        hides = hidden / power
+    elif unit == "client":
+        _, cohort, counts = np.unique(power, return_inverse=True, return_counts=True)
+        hides = counts[cohort.reshape(-1)].astype(np.float64)
+    reach = np.minimum(plan.sensitivity, 2.0 * plan.radius) / plan.scale
+    return int(np.argmax(reach / np.sqrt(hides)))
 
 
 def _least(values: Vector, target: int, count: int) -> Ids:

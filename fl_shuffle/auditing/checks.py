@@ -55,52 +55,43 @@ ORDER_ROUNDS, FEWEST_ROUNDS, PLACES = 64, 8, 1 << 23
 DIGIT = 1 << 16
 
 
-@dataclass(frozen=True)
-class SeenOrders:
-    """What the analyzer got: `orders` [rounds, n], the client at each position; `nodes` [n], where
-    each client's report was computed. Clients arrive by ascending id."""
-
-    orders: Ids
-    nodes: Ids
-
-
-def play_orders(clients: int, schedule: str, seed: int) -> SeenOrders:
-    """Rounds of `schedule` in which everybody reports, of two clients or more.
+def play_orders(clients: int, schedule: str, seed: int) -> Ids:
+    """The client at each position [rounds, n] of what the analyzer got in rounds of `schedule` in
+    which everybody reports, of two clients or more; they arrive by ascending id.
 
     Every round gives the clients other marks, drawn apart from the run's own seeds, so that an
     order that hangs on the reports alone is not mistaken for one that tells whose they are.
     """
-    seeds, everyone = SeedTree(seed), np.arange(clients)
-    present, nodes = np.ones(clients, dtype=bool), everyone * NODES // clients
+    seeds, present = SeedTree(seed), np.ones(clients, dtype=bool)
     numbers = range(1, 1 + min(ORDER_ROUNDS, max(FEWEST_ROUNDS, PLACES // clients)))
     if schedule == "sequential":
         asked = Schedule(clients, seeds, sequential=True)
-        return SeenOrders(np.array([asked.order(number, present) for number in numbers]), nodes)
+        return np.array([asked.order(number, present) for number in numbers])
     draw = SeedTree(seed).numpy_generator("audit", "marks")
     shuffler, orders = LocalShuffler(2, np.full(clients, np.inf), seeds), list[Ids]()
     for number in numbers:
         marks = draw.permutation(clients)
         batch = shuffler.open(number, present)
-        for node in range(NODES):
-            own = everyone[nodes == node]
+        for node, own in enumerate(np.array_split(np.arange(clients), NODES)):
             rows = np.stack(np.divmod(marks[own], DIGIT), axis=1).astype(np.float32)
             batch.add(Reports(rows), own, node)
         batch.close()
         reports = batch.release().reports
         assert reports is not None
         orders.append(np.argsort(marks)[reports.numpy().astype(np.int64) @ [DIGIT, 1]])
-    return SeenOrders(np.stack(orders), nodes)
+    return np.stack(orders)
 
 
-def statistics(orders: Ids, earlier: Ids, nodes: Ids) -> dict[str, NDArray[np.float64]]:
+def statistics(orders: Ids, earlier: Ids) -> dict[str, NDArray[np.float64]]:
     """Of each order [k, n], of these `earlier` ones [m, n] (the order of arrival first, the round
-    before last) and the clients' `nodes` [n]: what is the larger, the more it tells."""
+    before last) and the clients' nodes: what is the larger, the more it tells."""
     # Where each client lay on arrival, and in the round before.
     steps = {
         "on arrival": orders,
         "in the round before": np.argsort(earlier[-1])[orders],
     }
-    centred = np.arange(orders.shape[1]) - 0.5 * (orders.shape[1] - 1)
+    clients = orders.shape[1]
+    centred, nodes = np.arange(clients) - 0.5 * (clients - 1), orders * NODES // clients
     found = {}
     for when, places in steps.items():
         # Spearman's correlation but for a constant; small steps count at every scale.
@@ -108,7 +99,7 @@ def statistics(orders: Ids, earlier: Ids, nodes: Ids) -> dict[str, NDArray[np.fl
         found[f"neighbours {when} stay neighbours"] = -np.log(np.abs(np.diff(places))).sum(axis=1)
     same = [(earlier == order).sum(axis=1).max() for order in orders]
     found["positions of an earlier round come back"] = np.array(same, dtype=np.float64)
-    found["reports of one node stay together"] = (np.diff(nodes[orders]) == 0).sum(axis=1) * 1.0
+    found["reports of one node stay together"] = (np.diff(nodes) == 0).sum(axis=1) * 1.0
     return found
 
 
@@ -117,11 +108,9 @@ TESTS = 7
 """They share the error probability; the last one is about the target alone."""
 
 
-def order_check(
-    seen: SeenOrders, target: int, level: float, generator: np.random.Generator
-) -> Check:
+def order_check(seen: Ids, target: int, level: float, generator: np.random.Generator) -> Check:
     """All statistics together, at `level`."""
-    rounds, clients = seen.orders.shape
+    rounds, clients = seen.shape
     found = order_p_values(seen, target, generator)
     suspect = min(found, key=lambda name: found[name])
     need = rounds_to_catch(rounds, level)
@@ -137,20 +126,16 @@ def order_check(
     )  # fmt: skip
 
 
-def order_p_values(
-    seen: SeenOrders, target: int, generator: np.random.Generator
-) -> dict[str, float]:
+def order_p_values(seen: Ids, target: int, generator: np.random.Generator) -> dict[str, float]:
     """Every statistic's p-value under uniformly random orders; for all together multiply the
     smallest by TESTS. `generator` draws the references and breaks ties."""
-    rounds, clients = seen.orders.shape
+    rounds, clients = seen.shape
     ranked: dict[str, list[float]] = {}
-    for number, order in enumerate(seen.orders):
+    for number, order in enumerate(seen):
         # The order of arrival is an order to come back to as well.
-        earlier = np.stack([np.arange(clients), *seen.orders[max(0, number - MEMORY) : number]])
+        earlier = np.stack([np.arange(clients), *seen[max(0, number - MEMORY) : number]])
         drawn = [generator.permutation(clients) for _ in range(REFERENCES)]
-        for name, (own, *rest) in statistics(
-            np.stack([order, *drawn]), earlier, seen.nodes
-        ).items():
+        for name, (own, *rest) in statistics(np.stack([order, *drawn]), earlier).items():
             others = np.array(rest)
             # A uniform place among the equals, this round's own included.
             place = generator.random() * (1 + int((others == own).sum()))
@@ -160,7 +145,7 @@ def order_p_values(
         name: float(stats.chi2.sf(-2.0 * np.log(values).sum(), 2 * rounds))
         for name, values in ranked.items()
     }
-    places = np.argmax(seen.orders == target, axis=1)
+    places = np.argmax(seen == target, axis=1)
     kept = int((np.diff(places) == 0).sum())
     found[TARGET_STAYS] = float(stats.binom.sf(kept - 1, rounds - 1, 1.0 / clients))
     return found
@@ -269,30 +254,25 @@ def play_noise(source: Canaries) -> tuple[Residuals, Residuals]:
 
 
 def sign_checks(noise: Residuals, level: float) -> list[Check]:
-    """Signs of neighbouring clients, rounds and coordinates."""
-    found = []
-    for game, axis in ((TWO_CLIENTS, 1), (TWO_ROUNDS, 0), (TWO_COORDINATES, 2)):
-        if noise.values.shape[axis] > 1:
-            p_value, products = sign_p_value(noise.values, axis)
-            # Of Gaussian noise of correlation r signs agree with chance 1/2 + asin(r)/pi.
-            spread = (float(stats.norm.isf(level / 2.0)) + POWER_SPREAD) / math.sqrt(products + 1)
-            seen = math.sin(0.5 * math.pi * min(1.0, spread))
-            method = f"signs of {products:,} products"
-            power = f"would have caught a correlation of {seen:.2g}"
-            found.append(Check(game, method, len(noise.values), p_value, level, power))
-    return found
-
-
-def sign_p_value(values: Vector, axis: int) -> tuple[float, int]:
-    """Two-sided p-value of the sign products of neighbours along `axis`; how many there were.
+    """Signs of neighbouring clients, rounds and coordinates: two-sided, of their products.
 
     Exact zeros (the middle of the grid) have no sign and are left out.
     """
-    signs = np.sign(np.moveaxis(values, axis, 0))
-    products = signs[1:] * signs[:-1]
-    agree, total = int((products > 0).sum()), int((products != 0).sum())
-    tail = float(stats.binom.cdf(min(agree, total - agree), total, 0.5))
-    return min(1.0, 2.0 * tail), total
+    found = []
+    for game, axis in ((TWO_CLIENTS, 1), (TWO_ROUNDS, 0), (TWO_COORDINATES, 2)):
+        signs = np.sign(np.moveaxis(noise.values, axis, 0))
+        products = signs[1:] * signs[:-1]
+        if products.size:
+            agree, total = int((products > 0).sum()), int((products != 0).sum())
+            tail = float(stats.binom.cdf(min(agree, total - agree), total, 0.5))
+            # Of Gaussian noise of correlation r signs agree with chance 1/2 + asin(r)/pi.
+            spread = (float(stats.norm.isf(level / 2.0)) + POWER_SPREAD) / math.sqrt(total + 1)
+            seen = math.sin(0.5 * math.pi * min(1.0, spread))
+            method = f"signs of {total:,} products"
+            power = f"would have caught a correlation of {seen:.2g}"
+            p_value = min(1.0, 2.0 * tail)
+            found.append(Check(game, method, len(noise.values), p_value, level, power))
+    return found
 
 
 def equal_values(noise: Residuals, level: float, *, moved: bool) -> Check | None:

@@ -159,7 +159,6 @@ class Twins:
         log, quiet = logging.getLogger("fl_shuffle"), logging.NullHandler()
         log.addHandler(quiet)
         _going_on.append(self)
-        forget_data()
         try:
             with contextlib.redirect_stdout(screen):
                 display = make_display(quiet=False, as_json=True)

@@ -7,10 +7,9 @@ from typing import Any
 
 from fl_shuffle.auditing.audit import Audit
 from fl_shuffle.auditing.canaries import Canaries
-from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport
-from fl_shuffle.auditing.games import reports_game
+from fl_shuffle.auditing.games import Claims, reports_game
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 

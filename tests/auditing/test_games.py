@@ -16,9 +16,9 @@ from scipy import stats
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.auditing.canaries import Canaries, Scene, position_error, size_error
-from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings
 from fl_shuffle.auditing.findings import AuditReport
+from fl_shuffle.auditing.games import Claims
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.federation import Federation
 from tests.auditing.audit_settings import QUICK, config, played

@@ -17,11 +17,10 @@ import pytest
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.auditing.audit import audit_configuration
-from fl_shuffle.auditing.canaries import Canaries, most_exposed_in_sums
-from fl_shuffle.auditing.claims import Claims
+from fl_shuffle.auditing.canaries import Canaries, most_exposed
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import Finding
-from fl_shuffle.auditing.games import Attack, sums_game
+from fl_shuffle.auditing.games import Attack, Claims, sums_game
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from tests.auditing.audit_settings import config
@@ -77,7 +76,7 @@ def test_the_attack_is_on_the_exposed_client_among_the_honest() -> None:
         reach[i] / math.sqrt(noise[i] ** 2 + sum(sorted(np.delete(noise, i) ** 2)[:4]))
         for i in range(20)
     ]
-    assert target == int(np.argmax(mu)) == most_exposed_in_sums(plan, 5)
+    assert target == int(np.argmax(mu)) == most_exposed(plan, "record", summed=5)
     scene = source.scene
     nominal = (scene.one - scene.zero) / float(np.linalg.norm(scene.scales))
     assert nominal == pytest.approx(max(mu), rel=1e-3)
