@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from fl_shuffle.accounting.engine.monotone_search import crossing
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
+from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU, gaussian_epsilon
 from fl_shuffle.errors import require_open_unit, require_real
+
+RUNG = 1.25
+"""Points at which a search tries the curve before it brackets lie so far apart, relatively ..."""
+SEARCH_FROM = 0.01
+"""... and but for the first at least at this share of the largest epsilon."""
 
 
 class Theorem(NamedTuple):
@@ -74,4 +80,10 @@ class OneRoundCurve(ABC):
         high = self.local_epsilon(target)
         if not self.credit or high == 0.0 or math.isinf(high):
             return high
-        return crossing(self.delta, target, high, tolerance=tolerance)[1]
+        # Far out a theorem may say less than nearer by, and what is nearer by holds there, too: the
+        # first rung upwards at which the target is met, not the last.
+        low, rung = 0.0, gaussian_epsilon(target, min(self.predicted_mu, MAX_MU))
+        while rung < high and self.delta(rung) > target:
+            low, rung = rung, max(rung * RUNG, high * SEARCH_FROM)
+        high = min(rung, high)
+        return crossing(self.delta, target, high, minimum=low, tolerance=tolerance)[1]
