@@ -15,7 +15,6 @@ transforms.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -99,8 +98,8 @@ class Composition:
             math.fsum(times * variance for times, _, _, variance in moments),
         )
 
-    def tilt(self, objective: Callable[[float, float], float]) -> float:
-        """The tilt that minimises objective(tilt, log moment), on a ladder; it has one minimum.
+    def tilt(self, objective: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
+        """The tilt that minimises objective(tilts, log moments), on a ladder.
 
         Any tilt gives a valid bound: it decides where the window lies and how round-off is spread.
         """
@@ -108,13 +107,8 @@ class Composition:
         usable = TILTS[(least <= TILTS) & (most >= TILTS)]
         if not usable.size:
             return 0.5 * most
-        ladder = usable.tolist()
-
-        def rises(rung: int) -> bool:
-            this, following = (objective(t, self._moments(t)[0]) for t in ladder[rung : rung + 2])
-            return this <= following
-
-        return float(ladder[bisect_left(range(len(ladder) - 1), True, key=rises)])
+        logs = sum(times * pair.log_moments(usable) for pair, times in self._parts)
+        return float(usable[np.argmin(objective(usable, np.asarray(logs)))])
 
     def lattice(self, tilt: float) -> tuple[float, int, int, float]:
         """Step, first index and size of a window that is wide enough for the tilted sum, and the

@@ -136,25 +136,27 @@ class ShuffledView:
     def _size(self) -> int:
         return len(self._groups) + len(self._declared)
 
-    def _kind(self, counts: tuple[int, ...], index: int, lost: int) -> RoundKind:
-        """What a batch with these counts is to a client of group `index`, if `lost` of the reports
-        are colluders'."""
+    def _kinds(
+        self, counts: tuple[int, ...], indices: Sequence[int], lost: int
+    ) -> dict[int, RoundKind]:
+        """What a batch with these counts is to a client of each of these groups, if `lost` of the
+        reports are colluders'."""
+        batch = [replace(group, count=counts[i]) for i, group in enumerate(self._groups)]
+        return {index: self._kind(batch, counts, index, lost) for index in indices}
+
+    def _kind(
+        self, batch: Sequence[ClientClass], counts: tuple[int, ...], index: int, lost: int
+    ) -> RoundKind:
         if index >= len(self._groups):
             others = max(0, counts[index] - 1 - lost)
             return DeclaredRound(*self._declared[index - len(self._groups)], others)
         cohort = self._cohort_of[index]
-        kind = RoundType.of(self._batch(counts[cohort], cohort), index - cohort.start)
+        kind = RoundType.of(batch[cohort], index - cohort.start)
         if cohort.stop - cohort.start > FEW_BALLS:
             # Certifying a curve for each of many balls takes long: with the same others all around
             # that of the largest ball holds for everybody.
             kind = kind.in_smallest_place()
         return kind.without(lost)
-
-    def _batch(self, counts: Sequence[int], cohort: slice) -> list[ClientClass]:
-        return [
-            replace(group, count=count)
-            for group, count in zip(self._groups[cohort], counts, strict=True)
-        ]
 
     def _credited(self) -> dict[int, RoundKind]:
         """The groups that the theorem gives any credit in the whole batch, and what that is to
@@ -163,7 +165,7 @@ class ShuffledView:
         sizes = [sum(counts[cohort]) for cohort in self._cohort_of]
         sizes += counts[len(self._groups) :]
         hidden = [i for i, size in enumerate(sizes) if counts[i] and size > 1 + lost]
-        wholes = {index: self._kind(counts, index, lost) for index in hidden}
+        wholes = self._kinds(counts, hidden, lost)
         return {index: whole for index, whole in wholes.items() if curve_of(whole).credit}
 
     def round_types(self, present: Mask) -> dict[int, RoundKind]:
@@ -173,11 +175,9 @@ class ShuffledView:
         types depend on who is present and on nothing that was asked before.
         """
         counts, lost = self._counts(present), self._lost(int(np.count_nonzero(present)))
-        return {
-            index: self._kind(counts, index, lost).lessened(whole)
-            for index, whole in self._creditable.items()
-            if counts[index]
-        }
+        here = [index for index in self._creditable if counts[index]]
+        found = self._kinds(counts, here, lost)
+        return {index: kind.lessened(self._creditable[index]) for index, kind in found.items()}
 
     def no_credit_reason(self) -> str | None:
         """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""
