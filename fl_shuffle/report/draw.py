@@ -36,21 +36,16 @@ TWO_DECADES = 100.0
 
 
 class Stroke(NamedTuple):
-    """How a line looks: a colour of the style sheet, dashes as SVG has them, its width."""
+    """How a line looks: a colour of the style sheet, lengths of dashes and gaps, its width."""
 
     colour: str
-    dashes: str = ""
+    dashes: tuple[int, ...] = ()
     width: float = 1.8
-
-    @property
-    def style(self) -> Any:
-        """The dashes as matplotlib has them."""
-        return (0, tuple(map(float, self.dashes.split()))) if self.dashes else "-"
 
 
 _RUNS = ("proven", "gspa", "lower", "sum", "specific", "local", "sum_lower", "ink")
-DASHED, DOTTED, MIXED = "6 3", "2 2", "8 2 2 2"
-_DASHES = ("", DASHED, DOTTED, MIXED)
+DASHED, DOTTED, MIXED = (6, 3), (2, 2), (8, 2, 2, 2)
+_DASHES = ((), DASHED, DOTTED, MIXED)
 STROKES: Final = {
     "proven": Stroke("proven"),
     "sum": Stroke("sum"),
@@ -66,7 +61,7 @@ STROKES: Final = {
     **{
         f"run-{n}-{bound}": Stroke(_RUNS[n], dashes)
         for n in range(STYLES)
-        for bound, dashes in (("proven", ""), ("sum", MIXED), ("lower", DOTTED))
+        for bound, dashes in (("proven", ()), ("sum", MIXED), ("lower", DOTTED))
     },
 }
 """Kind of a line -> its stroke: solid ones are guarantees, dashed ones published formulas that are
@@ -168,8 +163,9 @@ def _canvas(figure: Figure, *, legend: bool) -> Any:
             # A share holds from its value on, up to the next one; nobody lies below the first.
             x, y = np.append(x[:1], x), np.append(0.0, y)
         axes.errorbar(
-            x, y, line.spread, color=colours()[stroke.colour], linestyle=stroke.style,
-            linewidth=stroke.width, label=textwrap.fill(line.label, LEGEND_WIDTH),
+            x, y, line.spread, color=colours()[stroke.colour], linewidth=stroke.width,
+            linestyle=(0, stroke.dashes) if stroke.dashes else "-",
+            label=textwrap.fill(line.label, LEGEND_WIDTH),
             marker="o" if line.few else None, markersize=4, capsize=3, zorder=3.0 - 0.01 * order,
             drawstyle="steps-post" if line.steps else "default",
         )  # fmt: skip

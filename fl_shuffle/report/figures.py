@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -156,12 +156,8 @@ def thinned(count: int) -> NDArray[np.int64]:
 
 def run_figures(run: RunRecord) -> list[Figure]:
     """The figures of one run that released something, in the order of the page."""
-    found = [spend_over_rounds(run), clients_distribution(run)]
-    if run.worst is not None:
-        found += [privacy_profile(run), trade_off(run)]
-    if len(run.accuracy) > 1:
-        found.append(accuracy_over_rounds(run))
-    return found
+    found = [spend_over_rounds(run), clients_distribution(run), *worst_client_curves(run)]
+    return [*found, *([accuracy_over_rounds(run)] if len(run.accuracy) > 1 else [])]
 
 
 def spend_over_rounds(run: RunRecord) -> Figure:
@@ -193,48 +189,33 @@ def clients_distribution(run: RunRecord) -> Figure:
     )  # fmt: skip
 
 
-def _curves(
-    run: RunRecord, x: Vector, ours: Vector, published: Callable[[float], Vector]
-) -> list[Line]:
-    """The headline's curve of the worst client, and the published GSPA mu's, if it has one."""
-    assert run.spend is not None
-    mu, name = run.spend.mu_total, run.spend.headline_column
-    lines = [Line.of(name, _labels(run)[name], x, ours)]
-    return lines if mu is None else [*lines, Line.of("gspa", LABELS["gspa"], x, published(mu))]
-
-
-def privacy_profile(run: RunRecord) -> Figure:
-    """delta against epsilon for the worst client: the headline's, and the published GSPA mu."""
-    from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
-
-    worst = run.worst
-    assert worst is not None
-    top = 1.5 * worst.epsilon if np.isfinite(worst.epsilon) else 1.0
-    grid = np.linspace(0.0, max(top, 1e-6), POINTS)
-
-    def seen(curve: Vector) -> Vector:
-        return np.where(curve > SMALLEST_DELTA, curve, np.nan)
-
-    lines = _curves(
-        run, grid, seen(worst.profile(grid)), lambda mu: seen(gaussian_profile(grid, mu))
-    )
-    lines.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2))
-    return Figure("profile", "epsilon", "delta", lines, stretched="y", client=worst.client)
-
-
-def trade_off(run: RunRecord) -> Figure:
-    """Type II error that every test of the worst client must have, against its type I error."""
+def worst_client_curves(run: RunRecord) -> list[Figure]:
+    """delta against epsilon for the worst client, and the type II error that every test of it must
+    have against its type I error: the headline's, and the published GSPA mu's, if there is one."""
     from scipy.special import ndtr, ndtri
 
-    worst = run.worst
-    assert worst is not None
-    first = np.linspace(0.0, 1.0, POINTS)
-    lines = _curves(run, first, worst.trade_off(first), lambda mu: ndtr(ndtri(1.0 - first) - mu))
-    lines.insert(0, Line.of("guessing", "guessing", first, 1.0 - first))
-    return Figure(
-        "trade-off", "false alarms (type I error)", "misses (type II error)", lines,
-        low=0.0, high=1.0, client=worst.client,
-    )  # fmt: skip
+    from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+
+    worst, spend = run.worst, run.spend
+    if worst is None or spend is None:
+        return []
+    top = 1.5 * worst.epsilon if np.isfinite(worst.epsilon) else 1.0
+    grid, first = np.linspace(0.0, max(top, 1e-6), POINTS), np.linspace(0.0, 1.0, POINTS)
+    column, mu = spend.headline_column, spend.mu_total
+    curves = {column: (worst.profile(grid), worst.trade_off(first))}
+    if mu is not None:
+        curves["gspa"] = (gaussian_profile(grid, mu), ndtr(ndtri(1.0 - first) - mu))
+    profile, errors = list[Line](), [Line.of("guessing", "guessing", first, 1.0 - first)]
+    for name, (deltas, misses) in curves.items():
+        seen = np.where(deltas > SMALLEST_DELTA, deltas, np.nan)
+        profile.append(Line.of(name, _labels(run)[name], grid, seen))
+        errors.append(Line.of(name, _labels(run)[name], first, misses))
+    profile.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2))
+    axes = ("false alarms (type I error)", "misses (type II error)")
+    return [
+        Figure("profile", "epsilon", "delta", profile, stretched="y", client=worst.client),
+        Figure("trade-off", *axes, errors, low=0.0, high=1.0, client=worst.client),
+    ]
 
 
 def accuracy_over_rounds(run: RunRecord) -> Figure:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import LEDGER
@@ -63,7 +62,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return list(found)
 
 
-def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[str, NDArray[Any]]:
+def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[str, list[Any]]:
     """One row a run: folder, state, clients, rounds, accuracy, the reported epsilon (nats, worst
     client) and the local one, delta, unit; of an unfinished run as they stand in its ledger so far.
 
@@ -72,24 +71,19 @@ def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[st
     """
     views = [RunView(path) for path in paths]
     configs = [view.config for view in views]
-    numbers = {
+    found = differences(configs) if with_settings else {}
+    return {
+        "run": list(map(str, paths)),
+        "state": ["finished" if view.finished else "unfinished" for view in views],
+        "clients": [config["data"]["clients"] for config in configs],
+        "rounds": [f"{view.last_round}/{view.config['run']['rounds']}" for view in views],
         "accuracy": [view.measured("accuracy") for view in views],
         "epsilon": [view.spent(view.headline) for view in views],
         "local": [view.spent("local") for view in views],
+        "delta": [view.delta for view in views],
+        "unit": [config["privacy"]["unit"] for config in configs],
+        **{key: list(map(json.dumps, values)) for key, values in found.items()},
     }
-    table: dict[str, NDArray[Any]] = {
-        "run": np.array([str(path) for path in paths]),
-        "state": np.array(["finished" if view.finished else "unfinished" for view in views]),
-        "clients": np.array([config["data"]["clients"] for config in configs]),
-        "rounds": np.array([f"{view.last_round}/{view.config['run']['rounds']}" for view in views]),
-        **{name: np.array(values, dtype=np.float64) for name, values in numbers.items()},
-        "delta": np.array([config["privacy"]["target_delta"] for config in configs]),
-        "unit": np.array([config["privacy"]["unit"] for config in configs]),
-    }
-    if with_settings:
-        found = differences(configs, NOT_COMPARED)
-        table |= {key: np.array([json.dumps(v) for v in values]) for key, values in found.items()}
-    return table
 
 
 def differences(
@@ -161,16 +155,15 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
             seeds.append((who, len(values), *mean_and_spread(values)))
     heads = ("runs", "seeds", "mean accuracy, %", "spread")
     changed = differences([run.config for run in runs])
-    settings: dict[str, Sequence[Any]] = {"setting": list(changed)}
-    for number, name in enumerate(names):
-        own = (values[number] for values in changed.values())
-        settings[name] = ["-" if value is None else json.dumps(value) for value in own]
+    settings = {
+        name: ["-" if value is None else json.dumps(value) for value in own]
+        for name, own in zip(names, zip(*changed.values(), strict=True), strict=False)
+    }
     return {
-        "alone": EACH_ALONE,
         "overview": overview,
         "figures": figures_together(runs),
         "seeds": dict(zip(heads, zip(*seeds, strict=True), strict=False)),
-        "differences": settings,
+        "differences": {"setting": list(changed), **settings},
     }
 
 

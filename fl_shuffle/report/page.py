@@ -22,9 +22,9 @@ from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.ledger.tables import EPSILONS
-from fl_shuffle.report import figures, meaning
+from fl_shuffle.report import meaning
 from fl_shuffle.report.draw import STROKES, VIEW, inline
-from fl_shuffle.report.figures import thinned
+from fl_shuffle.report.figures import run_figures, thinned
 from fl_shuffle.report.formats import numeric, rows, short, write_text
 from fl_shuffle.report.many import (
     EACH_ALONE,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fl_shuffle.sweeps.results import SweepResult
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-LEVELS: Final = (0.1, 0.5, 0.9, 0.99, 1.0)
+LEVELS: Final = {"10%": 0.1, "50%": 0.5, "90%": 0.9, "99%": 0.99, "worst": 1.0}
 """Quantiles over the clients that the page shows."""
 PAGE_ROWS: Final = 50
 """Clients that are shown at a time: a sheet of paper."""
@@ -90,12 +90,11 @@ def template(name: str) -> Template:
     pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format,
                       "rows": rows, "numeric": numeric}  # fmt: skip
     pages.filters["pretty"] = partial(json.dumps, indent=2)
-    pages.globals |= {"drawn": inline, "view": VIEW, "strokes": STROKES,
-                      "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS}  # fmt: skip
-    pages.globals |= {each.__name__.rpartition(".")[2]: each for each in (figures, meaning)}
+    pages.globals |= {"inline": inline, "view": VIEW, "strokes": STROKES, "meaning": meaning,
+                      "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS, "EACH_ALONE": EACH_ALONE}  # fmt: skip
     pages.globals |= {each.__name__: each for each in (
         add_remove_of, certificate_line, proof_over_attack, quantiles_table, ratio_line,
-        spend_by_round, thinned_clients, towards,
+        run_figures, spend_by_round, thinned_clients, towards,
     )}  # fmt: skip
     return pages.get_template(name)
 
@@ -115,12 +114,8 @@ def spend_by_round(run: RunRecord) -> Columns:
 def quantiles_table(run: RunRecord) -> dict[str, list[Any]]:
     """How the clients' own epsilons are spread."""
     columns = run.proven_columns
-    return {"column": list(columns)} | {
-        f"{level:.0%}" if level < 1.0 else "worst": [
-            float(np.quantile(values, level)) for values in columns.values()
-        ]
-        for level in LEVELS
-    }
+    found = np.quantile(list(columns.values()), list(LEVELS.values()), axis=1)
+    return {"column": list(columns), **dict(zip(LEVELS, found.tolist(), strict=True))}
 
 
 def thinned_clients(run: RunRecord) -> dict[str, Any]:
@@ -164,6 +159,6 @@ def sweep_page(sweep: SweepResult) -> str:
     title = f"fl-shuffle sweep {sweep.directory.name}"
     names = [Path(each).name for each in sweep.runs["directory"]]
     return template("sweep.html.j2").render(
-        title=title, sweep=sweep, alone=EACH_ALONE, figure=accuracy_against_epsilon(sweep),
+        title=title, sweep=sweep, figure=accuracy_against_epsilon(sweep),
         combinations=sweep_table(sweep.table), runs=sweep_table({**sweep.runs, "directory": names}),
     )  # fmt: skip
