@@ -84,7 +84,7 @@ def audit_configuration(
     source = audit.canaries()
     checks, findings = tuple(audit.checks(source)), list[Finding]()
     for what, share, play in audit.games(source):
-        if findings and audit.clock.over():
+        if findings and not audit.clock.left:
             audit.notes.append(f"the time was up: not played: {what}")
             continue
         seconds = min(share * settings.seconds, audit.clock.left)

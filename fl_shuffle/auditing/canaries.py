@@ -208,12 +208,14 @@ class Canaries:
         zero, one, still = self.records_of(target)
         share = zero / int(sizes[target])
         plus = np.zeros(len(first)) if far else np.round(share * sizes[first])
-        means = self._means(
+        task = self.task_of(
             np.append(first, [target, target]),
             np.append(plus, [zero, one]),
             np.append(np.full(len(first), 0 if far else still), [still, still]),
             dimension,
         )
+        clip, asked = Federation(self.config, task).clipper, np.arange(len(first) + 2)
+        means = clip(torch.zeros(dimension), asked)[:, 0].cpu().numpy().copy()
         self._unweighted, self._ends = means[kind_of.reshape(-1)], means[-2:]
         self._unweighted[target] = means[-2]
         weight = plan.weight.astype(np.float32)
@@ -243,16 +245,9 @@ class Canaries:
         _, minus_still, top = max(moves)
         return top - 1, top, -minus_still
 
-    def _means(self, clients: Ids, plus: Vector, still: Ids, dimension: int) -> NDArray[np.float32]:
-        """First coordinates [k] of the clipped means of these clients, with so many records up, so
-        many without a gradient, and the rest down."""
-        task = self.task_of(clients, plus, still, dimension)
-        clip = Federation(self.config, task).clipper
-        rows = clip(torch.zeros(dimension), np.arange(len(clients)))
-        return np.asarray(rows[:, 0].cpu().numpy().copy())
-
     def task_of(self, clients: Ids, plus: Vector, still: Ids, dimension: int) -> CanaryTask:
-        """The data of these clients, in this order; ids may repeat."""
+        """The data of these clients, in this order (ids may repeat), with so many records up, so
+        many without a gradient, and the rest down."""
         sizes = self._sizes[clients]
         # Of the records of each client, one after the other.
         place = np.concatenate([np.arange(size) for size in sizes])

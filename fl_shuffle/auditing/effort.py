@@ -38,7 +38,3 @@ class Clock:
     def left(self) -> float:
         """Seconds, none where the time is used up."""
         return max(0.0, self._end - time.monotonic())
-
-    def over(self) -> bool:
-        """Whether the time is used up."""
-        return time.monotonic() >= self._end

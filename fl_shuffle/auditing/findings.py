@@ -13,7 +13,6 @@ ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
 MARGIN = 1e-6
 """A lower bound must exceed a claim by this relative margin: both carry round-off."""
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ class AuditReport:
         """For the reader."""
         from jinja2 import Environment, FileSystemLoader
 
-        loader = FileSystemLoader(TEMPLATES)
+        loader = FileSystemLoader(Path(__file__).parent / "templates")
         pages = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
         return pages.get_template("audit.txt.j2").render(report=self)
 

@@ -132,7 +132,7 @@ class Claims:
 def play(draw: Callable[[int], Plays], most: int, clock: Clock) -> Plays:
     """Draw 0, 1, ... of a statistic, until there are `most` plays or the time is up."""
     parts, count = list[Plays](), 0
-    while count < most and (count < FEWEST_PLAYS or not clock.over()):
+    while count < most and (count < FEWEST_PLAYS or clock.left):
         parts.append(draw(len(parts)))
         count += parts[-1].shape[1]
     return np.concatenate(parts, axis=1)
@@ -171,7 +171,7 @@ class Attack:
         published number, too."""
         points = list[Point]()
         for delta in self.deltas:
-            if not points or not self.clock.over():
+            if not points or self.clock.left:
                 published = self.claims("gspa", rounds, delta) if column == "proven" else None
                 claim = self.claims(column, rounds, delta)
                 points.append(Point(delta, lower(delta), claim, published))
@@ -226,7 +226,7 @@ def reports_game(
     elif exposed:
         if noise == "gaussian":
             yield from several_rounds(attack, plays)
-        if attack.clock.over():
+        if not attack.clock.left:
             attack.notes.append("the time was up: not played: the shuffled batch")
         else:
             yield from shuffled_batch(attack, plays)

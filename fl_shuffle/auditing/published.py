@@ -263,7 +263,7 @@ def audit_published(
             neighbours = [one for one in neighbours if not one.largest]
             notes.append("features are fitted on the records: what that fit tells is not covered")
         for neighbour in neighbours:
-            if tried and clock.over():
+            if tried and not clock.left:
                 left = len(neighbours) - len(tried)
                 notes.append(f"the time was up: {left} neighbouring data sets were not tried")
                 break
