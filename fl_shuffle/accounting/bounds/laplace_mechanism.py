@@ -18,7 +18,7 @@ from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.limits import MAX_COMPOSED
 from fl_shuffle.accounting.round_off import ROUND_UP, UNIT
-from fl_shuffle.errors import require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 LAPLACE_PAIR_NODES = 1500
 """Points of the exact one-round profile that the composed pair connects."""
@@ -42,10 +42,12 @@ def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArr
     """Upper bound on the divergence of `rounds` Laplace reports at `epsilon` >= 0, elementwise.
 
     Exact for one round; for more, the composed worst pair, rounded up by about 1e-5 relative in
-    epsilon. Zero from rounds * ratio on (pure differential privacy).
+    epsilon. Zero from rounds * ratio on (pure differential privacy). Raises `InvalidValueError`.
     """
     r, times = _checked(ratio, rounds)
     budget = np.asarray(epsilon, dtype=np.float64)
+    if not bool(np.all(budget >= 0.0)):
+        raise InvalidValueError("epsilon", epsilon, "must be >= 0")
     if times == 1:
         found = laplace_profile(budget, r)
     elif r > LAPLACE_MAX_RATIO:

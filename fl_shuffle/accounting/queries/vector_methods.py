@@ -9,7 +9,7 @@ from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
 from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta, secrecy
 from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.accounting.reports import ClientClass, RoundType
+from fl_shuffle.accounting.reports import MAX_RATIO, ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curve_of
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
@@ -127,6 +127,8 @@ def report_classes(query: Question, instead: str) -> list[ClientClass]:
     sensitivity = 2.0 if query.unit == "client" else 2.0 / query.records
     if query.sigma is not None:
         count = query.clients or 1
+        if query.sigma * MAX_RATIO < 2.0:
+            raise InvalidValueError("sigma", query.sigma, "is negligible beside the reports")
         return [ClientClass(query.randomizer, query.sigma, 1.0, sensitivity, count=count)]
     return [_report_class(query, budget, sensitivity) for budget in query.local_budgets]
 

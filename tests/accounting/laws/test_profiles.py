@@ -25,7 +25,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     sigmas_of,
 )
 from fl_shuffle.accounting.round_off import ROUND_OFF
-from fl_shuffle.errors import NotApplicableError
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
@@ -107,6 +107,9 @@ def test_laplace_profile_by_quadrature() -> None:
         p, q = 0.5 * np.exp(-np.abs(y)), 0.5 * np.exp(-np.abs(y - ratio))
         truth = np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), y)
         assert laplace_delta(epsilon, ratio) == pytest.approx(truth, rel=1e-6)
+    for wrong in (math.nan, -1.0):
+        with pytest.raises(InvalidValueError, match="epsilon"):
+            laplace_delta(np.array([0.1, wrong]), 1.3)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 5.0])

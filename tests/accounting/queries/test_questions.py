@@ -183,6 +183,7 @@ VECTORS = {**NOISE, "method": "proven", "delta0": 1e-5}
         ({**VECTORS, "randomizer": "laplace"}, "delta0"),
         ({**VECTORS, "epsilon0": 0.0}, "epsilon0"),
         ({**VECTORS, "randomizer": "krr", "k": 3}, "vector reports"),
+        ({**NOISE, "epsilon0": None, "sigma": 1e-13, "method": "sum", "release": "sum"}, "sigma"),
     ],
 )
 def test_bad_questions_name_the_field(change: dict[str, object], message: str) -> None:
