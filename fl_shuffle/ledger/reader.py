@@ -7,6 +7,7 @@ import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,13 @@ def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     for cell in (*FACTS, *(cell for cell in MAY_BE if cell.name in meta)):
         if not cell.holds([meta.get(cell.name)]):
             raise damaged(path, f"{cell.name} of meta", meta.get(cell.name), cell.allowed)
+    for name in ("started", "finished"):
+        try:
+            datetime.fromisoformat(meta.get(name) or meta["started"])
+        except ValueError:
+            raise damaged(path, f"{name} of meta", meta[name], "a date") from None
+    if not Cell("version", str).holds(meta["libraries"].values()):
+        raise damaged(path, "libraries of meta", meta["libraries"], "names and versions")
     try:
         return {**meta, "config": parse_config(meta["config"]).to_dict()}
     except FlShuffleError as error:

@@ -45,7 +45,14 @@ def test_what_cannot_be_reported_is_one_line(
     with sqlite3.connect(tmp_path / "damaged" / "ledger.sqlite") as database:
         database.execute("INSERT INTO metrics VALUES (1, 'accuracy ', 'a lot')")
     database.close()
+    facts = {"started": '"then"', "finished": '"soon"', "libraries": '{"numpy": 2}'}
+    for fact, value in facts.items():
+        shutil.copytree(tmp_path / "run", tmp_path / fact)
+        with sqlite3.connect(tmp_path / fact / "ledger.sqlite") as database:
+            database.execute("UPDATE meta SET value = ? WHERE key = ?", (value, fact))
+        database.close()
     for arguments, said in [
+        *(([tmp_path / fact], f"{fact} of meta") for fact in facts),
         ([tmp_path / "nowhere"], "not a run directory"),
         ([tmp_path / "broken"], "ledger"),
         ([tmp_path / "damaged"], "metrics"),
