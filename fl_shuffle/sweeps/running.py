@@ -120,6 +120,8 @@ def _played(worker: Popen[str], path: Path, tables: dict[str, Any]) -> Iterator[
     with contextlib.suppress(OSError, ValueError):
         print(json.dumps({"path": str(path), "tables": tables}), file=worker.stdin, flush=True)
     for line in cast(IO[str], worker.stdout):
+        if not line.endswith("\n"):  # it died while it said this
+            break
         found = json.loads(line)
         yield found
         if "error" in found:

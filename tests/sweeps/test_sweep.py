@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import stat
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +23,7 @@ from fl_shuffle.report.many import BOUNDS, accuracy_against_epsilon, sweep_table
 from fl_shuffle.sweeps.directory import RUNS, reopen_sweep
 from fl_shuffle.sweeps.points import Sweep
 from fl_shuffle.sweeps.results import SweepResult
-from fl_shuffle.sweeps.running import SweepEvent
+from fl_shuffle.sweeps.running import SweepEvent, _played
 from tests.report.reading import Page
 from tests.repository import ROOT
 
@@ -172,6 +173,12 @@ def test_what_dies_or_fails_costs_its_own_point_alone(
     assert "sweep --resume" in said.out
     assert "[2/3] data.source = nobody:source, seed 1: failed" in said.err
     assert SweepResult(tmp_path / "s").table["runs"] == [1, 0, 0]
+
+
+def test_a_worker_that_dies_within_a_line_has_said_what_came_before(tmp_path: Path) -> None:
+    told = io.StringIO('{"round": 1}\n{"error": "Out of mem')
+    worker = SimpleNamespace(stdin=io.StringIO(), stdout=told, wait=lambda: -9)
+    assert list(_played(cast(Any, worker), tmp_path, {})) == [{"round": 1}]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
