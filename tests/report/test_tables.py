@@ -17,6 +17,7 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.report.formats import as_text, write_table
+from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES
 
@@ -38,6 +39,14 @@ print(result.ledger.client(3).epsilon, result.metrics["round"], result.report(pa
 """
 """Every way to read a run. What was written down alone is there without the accountant, too."""
 
+DAMAGED = {
+    "metrics": "INSERT INTO metrics VALUES (1, 'accuracy ', 'a lot')",
+    "started": "UPDATE meta SET value = '\"then\"' WHERE key = 'started'",
+    "finished": "UPDATE meta SET value = '\"soon\"' WHERE key = 'finished'",
+    "libraries": "UPDATE meta SET value = '{\"numpy\": 2}' WHERE key = 'libraries'",
+}
+"""What somebody may have done to a ledger."""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,12 +57,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_ledger_says_what_is_written_and_recounts_when_asked(
+def test_a_changed_client_is_reported(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*options: str, code: int = 0) -> tuple[list[dict[str, str]], str]:
-        shown = ["ledger", str(copy), "--clients", "--format", "csv", *options]
-        assert main(shown) == code
+        assert main(["ledger", str(copy), "--clients", "--format", "csv", *options]) == code
         printed = capsys.readouterr()
         return list(csv.DictReader(io.StringIO(printed.out))), printed.err
 
@@ -64,12 +72,16 @@ def test_the_ledger_says_what_is_written_and_recounts_when_asked(
     assert counted == written and "the ledger says the same" in verdict
     with sqlite3.connect(copy / "ledger.sqlite") as database:
         database.execute("UPDATE client_spend SET proven = 2 * proven WHERE client_id = 7")
+        database.execute("UPDATE rounds SET proven = proven / 2 WHERE round = 3")
     database.close()
     doubled, verdict = said()
     assert verdict == ""
     assert float(doubled[7]["proven_epsilon"]) == 2.0 * float(written[7]["proven_epsilon"])
     counted, verdict = said("--recount", code=1)
     assert counted == written and "SOMETHING ELSE" in verdict and "differ: 7" in verdict
+    page = render([read_run(copy)])
+    assert "1 clients, counted again" in page and "(the first is client 7)" in page
+    assert "the ledger says epsilon" in page
     assert main(["ledger", str(copy), "--client", "7"]) == 0
     assert f"proven {float(doubled[7]['proven_epsilon']):.4g}" in capsys.readouterr().out
 
@@ -104,9 +116,7 @@ def test_numbers_survive_csv_and_json(run: Path, tmp_path: Path) -> None:
     assert as_text({"x": np.empty(0)}, "json") == "[]"
 
 
-def test_the_commands(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", str(run), "--client", "4"]) == 0
     said = capsys.readouterr().out
     bill = fs.Result(run).ledger.client(4)
@@ -115,27 +125,51 @@ def test_the_commands(
     assert capsys.readouterr().out.startswith("run,round,attempt,client\n")
     assert main(["ledger", str(run), "--notes"]) == 0
     assert "\nassumption: " in capsys.readouterr().out
-    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
-    assert main(["ledger", str(run), "--format", "parquet", "--out", str(run / "t")]) == 2
-    assert "pip install 'fl-shuffle[parquet]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("command", "text"),
     [
-        (["ledger", "RUN", "--client", "21"], "client = 21"),
-        (["ledger", "RUN", "--round", "9"], "round = 9"),
-        (["ledger", "RUN", "--format", "parquet"], "--out FILE"),
-        (["ledger", "NOWHERE"], "not a run directory"),
-        (["runs", "NOWHERE"], "is no folder"),
-        (["runs", "EMPTY"], "there is no run"),
-        (["ledger", "RUN", "--out", "/dev/null/x"], "cannot be used"),
+        ("ledger run --client 21", "client = 21"),
+        ("ledger run --round 9", "round = 9"),
+        ("ledger run --format parquet", "--out FILE"),
+        ("ledger run --format parquet --out table", "pip install 'fl-shuffle[parquet]'"),
+        ("ledger run --out /dev/null/x", "cannot be used"),
+        ("ledger nowhere", "not a run directory"),
+        ("runs nowhere", "is no folder"),
+        ("runs empty", "there is no run"),
+        ("report nowhere", "not a run directory"),
+        ("report broken", "ledger"),
+        ("report metrics", "metrics"),
+        ("report started", "started of meta"),
+        ("report finished", "finished of meta"),
+        ("report libraries", "libraries of meta"),
+        ("report run --out nowhere/page.html", "cannot be written"),
+        ("report run run", "--out"),
+        ("report run --policy 8,1", "STRONG <= MODERATE"),
+        ("report run --policy a,b", "--policy"),
+        ("report run --csv run/ledger.sqlite", "as a folder"),
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str], text: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    text: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    places = {"RUN": str(run), "NOWHERE": str(tmp_path / "no"), "EMPTY": str(tmp_path)}
-    assert main([places.get(word, word) for word in arguments]) == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
+    shutil.copytree(run, "run")
+    for name, change in DAMAGED.items():
+        shutil.copytree(run, name)
+        with sqlite3.connect(Path(name, "ledger.sqlite")) as database:
+            database.execute(change)
+        database.close()
+    for name in ("broken", "empty"):
+        Path(name).mkdir()
+    Path("broken", "ledger.sqlite").write_text("not a database, but long enough to look")
+    assert main(command.split()) == 2
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
