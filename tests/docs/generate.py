@@ -55,10 +55,8 @@ def generated() -> dict[Path, str]:
         readme: between(readme.read_text("utf-8"), publish.START, publish.END, table),
         results / "README.md": page(entries),
     }
-    for name in epsilons.TABLES:
-        path = ROOT / "docs" / name
-        made[path] = epsilons.with_tables(name, path.read_text("utf-8"), epsilons.read())
-    return made
+    bounds = ROOT / "docs" / epsilons.PAGE
+    return made | {bounds: epsilons.with_table(bounds.read_text("utf-8"), epsilons.read())}
 
 
 if __name__ == "__main__":

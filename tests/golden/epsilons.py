@@ -124,45 +124,25 @@ def read() -> dict[str, Any]:
 
 # --- Tables of documents -----------------------------------------------------------------------
 
-TABLES = {"bounds.md": ("side by side",), "proofs.md": ("proven and attack",)}
-SHORT = (
+PAGE = "bounds.md"
+MARK = "<!-- tests/golden/epsilons.json: side by side -->\n"
+HEAD = (
     "| clients | GSPA | Balle | FMT closed | FMT clone | 2023 | `profile` | 2-RR | Su "
     "| `proven` | attack |"
 )
-SHOWN = [(local, clients) for local in (1.0, 4.0) for clients in CLIENTS[1:]]
 
 
-def table(name: str, numbers: dict[str, Any]) -> str:
-    """A table of the documents (Markdown), without an end of line."""
-    if name == "side by side":
-        lines = [SHORT, "|---" * SHORT.count(" |") + "|"]
-        for clients, row in numbers[name].items():
-            cells = ["-" if value is None else f"{value:.3g}" for value in row.values()]
-            lines.append(f"| 1e{len(clients) - 1} | " + " | ".join(cells) + " |")
-        return "\n".join(lines)
-    rows = numbers["vectors"]
-    lines = [
-        "| local (eps0, 1e-5), n | proven, one round | an attack reaches | ratio | of 50 rounds |",
-        "|---|---|---|---|---|",
-    ]
-    for local, clients in SHOWN:
-        once, often = (rows[key(local, clients, rounds)] for rounds in ROUNDS)
-        ratios = [f"{row['proven'] / row['attack']:.2f}" for row in (once, often)]
-        cells = [f"{once['proven']:.4g}", f"{once['attack']:.4g}", *ratios]
-        lines.append(f"| {local:g}, 10^{round(math.log10(clients))} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def with_tables(page: str, text: str, numbers: dict[str, Any]) -> str:
-    """The page with its tables as the numbers are now."""
-    for name in TABLES[page]:
-        mark = f"<!-- tests/golden/epsilons.json: {name} -->\n"
-        pattern = re.compile(re.escape(mark) + r"(\|[^\n]*\n)+")
-        made, count = pattern.subn(mark + table(name, numbers) + "\n", text)
-        if count != 1:
-            raise ValueError(f"docs/{page} has {count} tables under {mark.strip()}")
-        text = made
-    return text
+def with_table(text: str, numbers: dict[str, Any]) -> str:
+    """The page with its table as the numbers are now."""
+    lines = [HEAD, "|---" * HEAD.count(" |") + "|"]
+    for clients, row in numbers["side by side"].items():
+        cells = ["-" if value is None else f"{value:.3g}" for value in row.values()]
+        lines.append(f"| 1e{len(clients) - 1} | " + " | ".join(cells) + " |")
+    pattern = re.compile(re.escape(MARK) + r"(\|[^\n]*\n)+")
+    made, count = pattern.subn(MARK + "\n".join(lines) + "\n", text)
+    if count != 1:
+        raise ValueError(f"docs/{PAGE} has {count} tables under {MARK.strip()}")
+    return made
 
 
 def write_down() -> None:

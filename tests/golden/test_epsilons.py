@@ -39,6 +39,15 @@ def test_vectors(local: float, rounds: int) -> None:
         require(epsilons.of_vectors(*point), KNOWN["vectors"][epsilons.key(*point)], str(point))
 
 
+def test_what_is_proven_is_near_the_attack() -> None:
+    """As docs/proofs.md, section 13, says."""
+    for local in (1.0, 2.0, 4.0):
+        for clients, most in ((10**3, 1.054), (10**4, 1.026), (10**6, 1.026)):
+            for rounds in epsilons.ROUNDS:
+                row = KNOWN["vectors"][epsilons.key(local, clients, rounds)]
+                assert 1.0 <= row["proven"] / row["attack"] <= most
+
+
 def test_other_questions() -> None:
     for name, entry in KNOWN["questions"].items():
         require({name: epsilons.answer(entry)["epsilon"]}, {name: entry["epsilon"]}, "questions")
