@@ -50,8 +50,8 @@ def test_a_run_directory_holds_everything(
     assert final["proven_epsilon"] == pytest.approx(proven[-1])
     known = LedgerRecord(run)
     assert known.rounds.tolist() == [1, 2, 3] and len(known.attempts) == 3
-    assert known.spend is not None and known.spend[:, 0].tolist() == [3.0] * 12
-    assert known.spend[:, 1].max() == pytest.approx(proven[-1])
+    assert known.recorded_spend is not None and known.recorded_spend[:, 0].tolist() == [3.0] * 12
+    assert known.recorded_spend[:, 1].max() == pytest.approx(proven[-1])
     assert {"seed", "run", "data", "relation", "libraries", "code_version"} <= set(known.meta)
     shown = capsys.readouterr().out
     assert "proven" in shown and "as published" in shown and str(run) in shown
@@ -111,8 +111,8 @@ def test_the_number_of_reports_does_not_depend_on_the_data(
         settings = (f"model.kind={name}_nan:build", "data.clients=100", f"privacy.unit={unit}")
         assert launch(name, *settings) == 0
         known = LedgerRecord(tmp_path / name)
-        assert known.reports.tolist() == [100] * 3 and known.spend is not None
-        seen.append(known.spend[:, 0].tolist())
+        assert known.reports.tolist() == [100] * 3 and known.recorded_spend is not None
+        seen.append(known.recorded_spend[:, 0].tolist())
         assert not [text for _, kind, text in known.notes if kind == "dropped"]
         assert "not finite" not in (tmp_path / name / "run.log").read_text(encoding="utf-8")
     assert seen[0] == seen[1] == seen[2] == [3.0] * 100
@@ -180,7 +180,7 @@ def test_the_file_knows_of_a_release_before_it_happens(
             launch("crashed", "run.entropy=system")
     assert released(tmp_path / "crashed" / "ledger.sqlite") == [(1, 1, 12), (2, 2, 12)]
     assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
-    spend = LedgerRecord(tmp_path / "crashed").spend
+    spend = LedgerRecord(tmp_path / "crashed").recorded_spend
     assert spend is not None and spend[:, 0].max() == 4
 
 
@@ -216,8 +216,8 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
         gaussian_epsilon(1e-5, read.classes[own].exposure * np.sqrt(times)) if times else 0.0
         for own, times in zip(read.class_of.tolist(), taken.tolist(), strict=True)
     ]
-    assert read.spend is not None and len(read.classes) == 300
-    rounds, proven, _, local = read.spend.T
+    assert read.recorded_spend is not None and len(read.classes) == 300
+    rounds, proven, _, local = read.recorded_spend.T
     np.testing.assert_array_equal(rounds, taken)
     np.testing.assert_allclose(local, expected, rtol=1e-10)
     assert (proven <= local * (1.0 + 1e-12)).all()
