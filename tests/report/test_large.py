@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_shuffle.cli import main
 from fl_shuffle.report import page as pages
+from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
+from fl_shuffle.report.tables import clients_table
 from tests.report.reading import Page
 from tests.small_federation import Launch
 
@@ -31,36 +32,29 @@ def test_a_page_about_many_clients_shows_all_of_them_page_by_page(
 ) -> None:
     folder = tmp_path / "run"
     assert launch("run", *federation(3)) == 0
-    assert main(["report", str(folder)]) == 0
-    text = (folder / "report.html").read_text(encoding="utf-8")
+    text = write_report([read_run(folder)]).read_text(encoding="utf-8")
     assert len(text.encode()) < 300_000
     shown, totals = Page(text), read_run(folder).totals
-    listed = shown.clients()
+    listed, (first,) = shown.clients(), shown.paged()
     assert sorted(listed) == list(range(CLIENTS)) and "not listed" not in shown.text
-    at = shown.paged()[0].heads.index("proven") - 1
+    at = first.heads.index("proven") - 1
     assert [row[at] for row in listed.values()] == np.sort(totals.headline)[::-1].tolist()
     assert all(row[at] == totals.proven[client] for client, row in listed.items())
-    (first,) = shown.paged()
-    together = [[client, *row] for client, row in listed.items()]
-    assert first.rows == together[: pages.PAGE_ROWS] and len(first.rows) == 50
+    assert first.rows == [[client, *row] for client, row in listed.items()][:50]
     assert f"{CLIENTS - 50:,} more rows are on the screen" in shown.text
 
     # Where they do not fit the least exposed are left out, and the page says how to see them.
     monkeypatch.setattr(pages, "CLIENT_BYTES", 20_000)
-    assert main(["report", str(folder)]) == 0
-    shown = Page((folder / "report.html").read_text(encoding="utf-8"))
-    count = len(shown.clients())
-    assert 1000 < count < CLIENTS
+    shown = Page(pages.render([read_run(folder)]))
     kept = shown.clients()
-    assert all(listed[client] == row for client, row in kept.items())
+    count = len(kept)
+    assert 1000 < count < CLIENTS
     # Who is exposed alike may stand in any order.
-    wanted = [row[at] for row in listed.values()][:count]
-    assert [row[at] for row in kept.values()] == wanted
+    assert all(listed[client] == row for client, row in kept.items())
+    assert [row[at] for row in kept.values()] == [row[at] for row in listed.values()][:count]
     assert f"{count:,} of {CLIENTS:,} clients, the most exposed first" in shown.text
     assert f"{CLIENTS - count:,} less exposed clients are not listed" in shown.text
-    assert main(["ledger", str(folder), "--out", str(folder / "export")]) == 0
-    written = np.genfromtxt(folder / "export" / "clients.csv", delimiter=",", names=True)
-    assert written["proven_epsilon"].tolist() == totals.headline.tolist()
+    assert clients_table(read_run(folder))["proven_epsilon"].tolist() == totals.headline.tolist()
 
 
 @pytest.mark.slow
@@ -70,8 +64,7 @@ def test_a_hundred_thousand_clients_fit_into_two_megabytes(
 ) -> None:
     settings = (*federation(levels, 100_000), "training.participation=1.0", "run.noise=pooled")
     assert launch("run", *settings) == 0
-    assert main(["report", str(tmp_path / "run")]) == 0
-    text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    text = write_report([read_run(tmp_path / "run")]).read_text(encoding="utf-8")
     assert len(text.encode()) < 2_000_000
     shown = Page(text)
     assert sorted(shown.clients()) == list(range(100_000))

@@ -23,7 +23,10 @@ SETTINGS = {
     "run.rounds": 2, "data.clients": 40, "training.participation": 0.6, "budgets.levels": 2,
     "run.jobs": 1, "privacy.unit": "client",
 }  # fmt: skip
-COLUMNS = {"specific": "gspa_specific"}
+COLUMNS = ["gspa", "specific", "proven", "sum", "local", "lower", "sum_lower"]
+ROUNDS = f"SELECT round, n_reports, {', '.join(COLUMNS)} FROM rounds ORDER BY round"
+BILLS = """SELECT client_id, rounds, proven, sum, local, epsilon0, delta0, scale, radius, records
+FROM client_spend JOIN clients USING (client_id) JOIN classes USING (class_id)"""
 
 
 def simulated(folder: Path, **more: object) -> Path:
@@ -51,43 +54,27 @@ def page(folders: Sequence[Path], out: Path, *options: str) -> Page:
 
 def require_the_ledger(shown: Page, folder: Path, prefix: str) -> None:
     """Every number of a run's sections, compared with the run's own SQLite file."""
-    headline = 2 if fs.Result(folder).headline == "sum" else 1
     with sqlite3.connect(folder / "ledger.sqlite") as database:
-        bills = database.execute("SELECT client_id, rounds, proven, sum, local FROM client_spend "
-                                 "ORDER BY client_id").fetchall()  # fmt: skip
-        classes = dict(database.execute("SELECT client_id, class_id FROM clients"))
-        kinds = {row[0]: row[1:] for row in database.execute(
-            "SELECT class_id, epsilon0, delta0, scale, radius, records FROM classes")}  # fmt: skip
-        names = ["gspa", "specific", "proven", "sum", "local", "lower", "sum_lower"]
-        asked = ", ".join(COLUMNS.get(name, name) for name in names)
-        rounds = database.execute(
-            f"SELECT round, n_reports, {asked} FROM rounds ORDER BY round"
-        ).fetchall()
-    table = next(each for each in shown.paged() if not prefix or f"run{prefix[3]}" in each.inside)
-    assert len(table.rows) == len(bills) == 40
-    read = shown.clients(prefix)
-    assert [[client, *row] for client, row in read.items()] == table.rows
-    for client, *bill in bills:
-        assert read[client] == [*bill, *kinds[classes[client]]]
+        bills = {client: bill for client, *bill in database.execute(BILLS)}
+        rounds = database.execute(ROUNDS.replace("specific", "gspa_specific")).fetchall()
+    read, headline = shown.clients(prefix), 2 if fs.Result(folder).headline == "sum" else 1
+    assert read == bills and len(bills) == 40
     assert list(read.values()) == sorted(read.values(), key=lambda row: -row[headline])
-    own = shown.table(f"{prefix}rounds")
-    assert [list(row) for row in own.rows] == [list(row) for row in rounds]
-    found = {str(row[0]): row[1] for row in shown.table(f"{prefix}bounds").rows}
-    last = dict(zip(names, rounds[-1][2:], strict=True))
-    assert found.keys() == last.keys()
-    for name, value in last.items():
-        assert found[name] == (None if value is None else pytest.approx(value, rel=1e-12))
+    table = next(each for each in shown.paged() if not prefix or f"run{prefix[3]}" in each.inside)
+    assert table.rows == [[client, *row] for client, row in read.items()]
+    assert shown.table(f"{prefix}rounds").rows == list(map(list, rounds))
+    last = {column: value for column, value in zip(COLUMNS, rounds[-1][2:], strict=True) if value}
+    bounds = shown.table(f"{prefix}bounds").rows
+    assert [row[0] for row in bounds] == COLUMNS
+    assert {row[0]: row[1] for row in bounds if row[1]} == pytest.approx(last, rel=1e-12)
     spent = shown.table(f"{prefix}spend")
-    for name, label in (("proven", "reports seen (proven)"), ("sum", "only sums seen (proven)")):
-        at = spent.heads.index(label)
-        assert [row[at] for row in spent.rows] == [row[2 + names.index(name)] for row in rounds]
-    own_epsilons = np.array(bills, dtype=float)[:, 2:].T
-    every = dict(zip(("proven", "sum", "local"), own_epsilons, strict=True))
+    for name in ("proven", "sum"):
+        at, own = spent.heads.index(LABELS[name]), 2 + COLUMNS.index(name)
+        assert [row[at] for row in spent.rows] == [row[own] for row in rounds]
     shares = shown.table(f"{prefix}quantiles").rows
-    assert [row[0] for row in shares] == [name for name in every if not np.isnan(every[name]).any()]
-    for name, *values in shares:
-        wanted = np.quantile(every[str(name)], (0.1, 0.5, 0.9, 0.99, 1.0))
-        assert values == pytest.approx(wanted.tolist())
+    assert [row[0] for row in shares] == ["proven", "sum", "local"]
+    for (_, *values), own in zip(shares, np.array(list(bills.values())).T[1:], strict=False):
+        assert values == pytest.approx(np.quantile(own, (0.1, 0.5, 0.9, 0.99, 1.0)).tolist())
 
 
 def test_every_number_of_the_page_is_the_ledgers(run: Path, tmp_path: Path) -> None:
