@@ -105,15 +105,12 @@ def test_several_runs_side_by_side(runs: list[Path], tmp_path: Path) -> None:
     shown = page(runs, tmp_path / "page.html", "--policy", "0.1,100")
     results = [fs.Result(folder) for folder in runs]
     overview = shown.table("overview")
-    for row, result in zip(overview.rows, results, strict=True):
-        columns = result.summary["columns"]
-        bounds = [columns[name]["epsilon"] for name in overview.heads[4:-1]]
-        assert set(overview.heads[4:-1]) == set(columns)
-        assert row[1:-1] == [
-            pytest.approx(value) if value is not None else None
-            for value in (100 * result.accuracy, result.epsilon, result.delta, *bounds)
-        ]
-        assert row[-1] == "moderate"
+    assert overview.heads[4:] == [*COLUMNS, "policy"]
+    for (_, *row, grade), result in zip(overview.rows, results, strict=True):
+        bounds = [result.summary["columns"][name]["epsilon"] for name in COLUMNS]
+        assert row[:3] == pytest.approx([100 * result.accuracy, result.epsilon, result.delta])
+        assert row[3:] == [each and pytest.approx(each) for each in bounds]
+        assert grade == "moderate"
     learnt = shown.table("together-accuracy")
     both = np.array([100 * result.metrics["accuracy"] for result in results[:2]])
     at = learnt.heads.index(f"1: {runs[0].name}, mean of 2 seeds")
