@@ -26,6 +26,8 @@ def test_the_ray_engine_without_ray_says_what_to_install(
 def test_a_required_library_that_is_missing_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # As if no test before this one had loaded the command.
+    monkeypatch.delitem(sys.modules, "fl_shuffle.cli.report", raising=False)
     monkeypatch.setitem(sys.modules, "fl_shuffle.report.draw", None)
     with pytest.raises(ModuleNotFoundError):
         main(["report", "RUN"])
