@@ -53,7 +53,7 @@ class Page(HTMLParser):
         if tag == "data":
             self.data[str(named["data-key"])] = float(str(named["value"]))
         if tag == "table":
-            self.tables.append(ReadTable(tuple(name for _, name in self._open if name)))
+            self.tables.append(ReadTable((name, *(outer for _, outer in self._open))))
         if tag == "tr":
             self.tables[-1].rows.append([])
         if tag in ("td", "th"):
@@ -82,7 +82,7 @@ class Page(HTMLParser):
             self._cell.append(data)
 
     def table(self, place: str) -> ReadTable:
-        """The first table inside the element of this name."""
+        """The table of this name, or the first inside the element that has it."""
         return next(table for table in self.tables if place in table.inside)
 
     def clients(self, prefix: str = "") -> dict[int, list[float]]:
@@ -93,7 +93,3 @@ class Page(HTMLParser):
             for row, own in zip(known["groups"], known["clients"], strict=True)
             for client in own
         }
-
-    def paged(self) -> list[ReadTable]:
-        """The first pages of the tables of all clients, run by run."""
-        return [table for table in self.tables if "client" in table.heads]

@@ -35,7 +35,7 @@ def test_a_page_about_many_clients_shows_all_of_them_page_by_page(
     text = write_report([read_run(folder)]).read_text(encoding="utf-8")
     assert len(text.encode()) < 300_000
     shown, totals = Page(text), read_run(folder).totals
-    listed, (first,) = shown.clients(), shown.paged()
+    listed, first = shown.clients(), shown.table("clients-table")
     assert sorted(listed) == list(range(CLIENTS)) and "not listed" not in shown.text
     at = first.heads.index("proven") - 1
     assert [row[at] for row in listed.values()] == np.sort(totals.headline)[::-1].tolist()

@@ -60,8 +60,9 @@ def require_the_ledger(shown: Page, folder: Path, prefix: str) -> None:
     read, headline = shown.clients(prefix), 2 if fs.Result(folder).headline == "sum" else 1
     assert read == bills and len(bills) == 40
     assert list(read.values()) == sorted(read.values(), key=lambda row: -row[headline])
-    table = next(each for each in shown.paged() if not prefix or f"run{prefix[3]}" in each.inside)
-    assert table.rows == [[client, *row] for client, row in read.items()]
+    assert shown.table(f"{prefix}clients-table").rows == [
+        [client, *row] for client, row in read.items()
+    ]
     assert shown.table(f"{prefix}rounds").rows == list(map(list, rounds))
     last = {column: value for column, value in zip(COLUMNS, rounds[-1][2:], strict=True) if value}
     bounds = shown.table(f"{prefix}bounds").rows
