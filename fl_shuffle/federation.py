@@ -28,7 +28,6 @@ from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.robust import analyzer_of, checked, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.data.evaluation import evaluator
 from fl_shuffle.data.models import flatten_parameters, load_parameters
 from fl_shuffle.data.task import Task, load_task
@@ -49,6 +48,7 @@ from fl_shuffle.flower.nodes import Nodes, every_client
 from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
 from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule
+from fl_shuffle.flower.supernodes import read_supernodes
 from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces

@@ -30,7 +30,6 @@ from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.budgets import read_budgets
 from fl_shuffle.configuration.reading import load_config, parse_config, parsed, set_value
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
@@ -43,6 +42,7 @@ from fl_shuffle.flower.messages import (
     float32_array,
 )
 from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in
+from fl_shuffle.flower.supernodes import read_supernodes
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.plugins import registered
 from fl_shuffle.report import page

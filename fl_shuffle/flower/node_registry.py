@@ -30,10 +30,10 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import RunError, require_integer
 from fl_shuffle.flower.grid import exchange
 from fl_shuffle.flower.messages import record_in
+from fl_shuffle.flower.supernodes import SuperNodeFile
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 

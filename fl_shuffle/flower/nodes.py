@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
 from fl_shuffle.flower.node_registry import Mask, NodeRegistry
+from fl_shuffle.flower.supernodes import SuperNodeFile
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
 
 Blocks = Callable[[NDArray[np.int64]], NDArray[np.int64]]

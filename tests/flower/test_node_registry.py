@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import fl_shuffle as fs
 from clients.app import app
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.configuration.supernodes import SuperNodeFile, read_supernodes
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower import node_registry as registry_module
 from fl_shuffle.flower.grid import adopt_task_identity, reply_of, stamp
@@ -33,6 +32,7 @@ from fl_shuffle.flower.node_registry import (
 )
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.supernodes import SuperNodeFile, read_supernodes
 
 CLIENTS = 50  # the default configuration's
 EVERYBODY = np.ones(CLIENTS, dtype=bool)
