@@ -149,10 +149,10 @@ def sweep(
     Raises `FlShuffleError`, before anything runs if any combination is not allowed.
     """
     from fl_shuffle.sweeps.directory import new_sweep
-    from fl_shuffle.sweeps.points import Axis, Sweep
+    from fl_shuffle.sweeps.points import Sweep
 
-    axes = [Axis(key, tuple(values)) for key, values in (grid or {}).items()]
-    plan = Sweep.of(resolve_config(config, overrides).to_dict(), axes, seeds)
+    swept = {key: list(values) for key, values in (grid or {}).items()}
+    plan = Sweep.of(resolve_config(config, overrides).to_dict(), swept, seeds)
     return played(new_sweep(plan, None if out is None else Path(out)), plan, jobs, on_event)
 
 

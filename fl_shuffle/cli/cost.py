@@ -14,7 +14,7 @@ from fl_shuffle.planner.cost import SURPRISE, Cost, cost_of, trade_off_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 from fl_shuffle.report.formats import aligned, short
 from fl_shuffle.run_words import HOPELESS, noise_words, tell
-from fl_shuffle.sweeps.points import Sweep, parse_axis
+from fl_shuffle.sweeps.points import Sweep, parse_grid
 
 EXAMPLE = 10_000
 """Numbers of a small model, where the real one's size is not known."""
@@ -42,7 +42,7 @@ def said_of_target(config: Config, name: str, epsilon: float) -> Said:
 def said_of_grid(config: Config, grid: Sequence[str]) -> Said:
     """The cost of each combination of settings, and what it gains and loses."""
     rows = []
-    for point in Sweep.of(config.to_dict(), [parse_axis(text) for text in grid], 1).points:
+    for point in Sweep.of(config.to_dict(), parse_grid(grid), 1).points:
         tell(", ".join(f"{key} = {value}" for key, value in point.settings.items()))
         rows.append({**point.settings, **trade_off_of(point.config)})
     kind = "declared" if config.privacy.randomizer == "declared" else "proven"

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fl_shuffle.api import played
-from fl_shuffle.configuration.reading import QUICKSTART, load_config
+from fl_shuffle.configuration.reading import QUICKSTART, resolve_config
 from fl_shuffle.errors import ConfigError, RunInterrupted
 from fl_shuffle.report.formats import as_text
 from fl_shuffle.report.many import EACH_ALONE, sweep_table
 from fl_shuffle.run_words import say, terminal_width
 from fl_shuffle.sweeps.directory import new_sweep, reopen_sweep
-from fl_shuffle.sweeps.points import Point, Sweep, parse_axis
+from fl_shuffle.sweeps.points import Point, Sweep, parse_grid
 from fl_shuffle.sweeps.results import PAGE, SweepResult
 from fl_shuffle.sweeps.running import SweepEvent
 
@@ -33,8 +33,8 @@ def run(arguments: Namespace) -> int:
                 raise ConfigError(f"--resume DIR takes everything from DIR; leave out {shown}")
         directory, plan = reopen_sweep(Path(arguments.resume))
     else:
-        base = load_config(arguments.config or QUICKSTART, arguments.set).to_dict()
-        plan = Sweep.of(base, [parse_axis(text) for text in arguments.grid], arguments.seeds)
+        base = resolve_config(arguments.config or QUICKSTART, arguments.set).to_dict()
+        plan = Sweep.of(base, parse_grid(arguments.grid), arguments.seeds)
         directory = new_sweep(plan, Path(arguments.out) if arguments.out else None)
     try:
         with _progress(plan, failures, quiet=arguments.quiet) as observe:

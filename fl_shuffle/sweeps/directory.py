@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from fl_shuffle.durable_files import PRIVATE_FOLDER
@@ -25,7 +26,7 @@ def new_sweep(sweep: Sweep, out: Path | None) -> RunDirectory:
     directory = RunDirectory.create(below) if out is None else RunDirectory.claim(out)
     try:
         (directory.path / RUNS).mkdir(mode=PRIVATE_FOLDER)
-        directory.write(DESCRIPTION, json.dumps(sweep.to_json(), indent=2))
+        directory.write(DESCRIPTION, json.dumps(asdict(sweep), indent=2))
     except OSError as error:
         directory.close()
         raise RunError(f"{directory.path} cannot be written: {error.strerror}") from None
@@ -41,9 +42,12 @@ def reopen_sweep(path: Path) -> tuple[RunDirectory, Sweep]:
 def read_sweep(path: Path) -> Sweep:
     """What the sweep in `path` sweeps. Raises `RunError` if there is none."""
     try:
-        return Sweep.from_json(json.loads((path / DESCRIPTION).read_text(encoding="utf-8")))
+        found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        return Sweep(dict(found["base"]), dict(found["grid"]), tuple(map(int, found["seeds"])))
     except FileNotFoundError:
         raise RunError(f"{path} holds no sweep: there is no {DESCRIPTION} in it") from None
+    except (KeyError, TypeError):
+        raise RunError(f"{path / DESCRIPTION} cannot be read: it describes no sweep") from None
     except (OSError, ValueError, ConfigError) as error:
         raise RunError(f"{path / DESCRIPTION} cannot be read: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,39 +23,27 @@ NOT_SWEPT = {
 }
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One setting, `section.key`, and the values it takes, in order."""
+def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """Setting -> values, of `section.key=value,value,...` each: values as TOML where that works
+    and as plain text otherwise.
 
-    key: str
-    values: tuple[Any, ...]
+    Raises `ConfigError` if one is malformed, or a setting is given twice.
 
-    def __post_init__(self) -> None:
-        if self.key in NOT_SWEPT:
-            raise ConfigError(f"grid {self.key}: it cannot be swept; {NOT_SWEPT[self.key]}")
-        if not self.values:
-            raise ConfigError(f"grid {self.key}: there is no value; give at least one")
-        for index, value in enumerate(self.values):
-            if value in self.values[:index]:
-                raise ConfigError(f"grid {self.key}: {value!r} stands there twice")
-
-
-def parse_axis(text: str) -> Axis:
-    """`section.key=value,value,...`, values as TOML where that works and as plain text otherwise.
-
-    Raises `ConfigError` if it is malformed.
-
-    >>> parse_axis("privacy.clip_norm=0.01,0.02")
-    Axis(key='privacy.clip_norm', values=(0.01, 0.02))
+    >>> parse_grid(["privacy.clip_norm=0.01,0.02"])
+    {'privacy.clip_norm': [0.01, 0.02]}
     """
-    key, separator, values = (part.strip() for part in text.partition("="))
-    section, dot, name = key.partition(".")
-    if not (separator and dot and section and name):
-        raise ConfigError(f"--grid {text!r}: must look like section.key=value,value,...")
-    found = toml_or_text(f"[{values}]", f"--grid {key}")
-    if isinstance(found, str):  # texts without quotes
-        found = [toml_or_text(each, f"--grid {key}") for each in values.split(",")]
-    return Axis(key, tuple(found))
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        key, separator, values = (part.strip() for part in text.partition("="))
+        if not (separator and all(key.partition("."))):
+            raise ConfigError(f"--grid {text!r}: must look like section.key=value,value,...")
+        if key in grid:
+            raise ConfigError(f"grid {key}: it is given twice; put all its values into one")
+        found = toml_or_text(f"[{values}]", f"--grid {key}")
+        if isinstance(found, str):  # texts without quotes
+            found = [toml_or_text(each, f"--grid {key}") for each in values.split(",")]
+        grid[key] = found
+    return grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,42 +59,46 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A base configuration (nested tables), the axes of the grid, and the seeds of every point.
+    """A base configuration (nested tables), a grid of settings (`section.key`) with their values,
+    in order, and the seeds of every point.
 
     Raises `ConfigError` for a grid that makes no sense as a whole, and names the point whose
     configuration is refused.
     """
 
     base: Mapping[str, Any]
-    axes: tuple[Axis, ...]
+    grid: Mapping[str, Sequence[Any]]
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        keys = [axis.key for axis in self.axes]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ConfigError(f"grid {key}: it is given twice; put all its values into one")
-        if "run.seed" in keys and len(self.seeds) > 1:
+        for key, values in self.grid.items():
+            if key in NOT_SWEPT:
+                raise ConfigError(f"grid {key}: it cannot be swept; {NOT_SWEPT[key]}")
+            if not values:
+                raise ConfigError(f"grid {key}: there is no value; give at least one")
+            for index, value in enumerate(values):
+                if value in values[:index]:
+                    raise ConfigError(f"grid {key}: {value!r} stands there twice")
+        if "run.seed" in self.grid and len(self.seeds) > 1:
             raise ConfigError("grid run.seed: --seeds already says which seeds there are")
-        count = math.prod([len(self.seeds), *(len(axis.values) for axis in self.axes)])
+        count = math.prod(map(len, (self.seeds, *self.grid.values())))
         if count > MOST_RUNS:
             raise ConfigError(f"the grid has {count:,} runs; at most {MOST_RUNS:,} are allowed")
         _ = self.points
 
     @classmethod
-    def of(cls, base: Mapping[str, Any], axes: Sequence[Axis], seeds: int) -> Sweep:
+    def of(cls, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], seeds: int) -> Sweep:
         """With `seeds` seeds a point: the configuration's own and the ones that follow it."""
         require_integer("seeds", seeds, minimum=1, maximum=MOST_RUNS)
         first = parse_config(base).run.seed
-        return cls(copy.deepcopy(dict(base)), tuple(axes), tuple(range(first, first + seeds)))
+        return cls(copy.deepcopy(dict(base)), grid, tuple(range(first, first + seeds)))
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """Every run, combination by combination."""
-        keys = [axis.key for axis in self.axes]
         found = []
-        for number, values in enumerate(itertools.product(*(axis.values for axis in self.axes))):
-            settings = dict(zip(keys, values, strict=True))
+        for number, values in enumerate(itertools.product(*self.grid.values())):
+            settings = dict(zip(self.grid, values, strict=True))
             for seed in self.seeds:
                 config = self._config(settings, seed)
                 name = f"{number:03d}-seed-{config.run.seed}"
@@ -122,22 +114,3 @@ class Sweep:
         except FlShuffleError as error:
             shown = ", ".join(f"{key} = {value!r}" for key, value in settings.items())
             raise ConfigError(f"the point {shown or '(base)'}: {error}") from None
-
-    def to_json(self) -> dict[str, Any]:
-        """As sweep.json holds it."""
-        return {
-            "base": dict(self.base),
-            "grid": [[axis.key, list(axis.values)] for axis in self.axes],
-            "seeds": list(self.seeds),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sweep:
-        """What `to_json` wrote. Raises `ConfigError` for anything else."""
-        try:
-            axes = tuple(Axis(str(key), tuple(values)) for key, values in data["grid"])
-            return cls(dict(data["base"]), axes, tuple(int(seed) for seed in data["seeds"]))
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, FlShuffleError):
-                raise
-            raise ConfigError(f"it is no description of a sweep ({error})") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -64,7 +64,7 @@ class SweepResult:
     @property
     def settings(self) -> list[str]:
         """The keys of the grid."""
-        return [axis.key for axis in self.sweep.axes]
+        return list(self.sweep.grid)
 
     @cached_property
     def runs(self) -> dict[str, list[Any]]:
@@ -96,7 +96,8 @@ class SweepResult:
             views = [self.finished[point] for point in points if point in self.finished]
             mean, spread = mean_and_spread(view.measured("accuracy") for view in views)
             row = {"runs": len(views), "accuracy": mean, "accuracy_sd": spread}
-            row |= {name: _largest(map(of, views)) for name, of in COSTS.items()}
+            for name, of in COSTS.items():
+                row[name] = max((cost for cost in map(of, views) if cost is not None), default=None)
             rows.append({**points[0].settings, **row})
         return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -120,8 +121,3 @@ class SweepResult:
             raise RunError(f"{self.directory}: no run has an accuracy and a finite epsilon yet")
         write_picture(figure, Path(path))
         return Path(path)
-
-
-def _largest(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return max(found) if found else None

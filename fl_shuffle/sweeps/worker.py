@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.runs.events import RoundFinished, RunEvent
+from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.sweeps.directory import state_of
 
 PATIENCE_SECONDS = 20.0
@@ -37,10 +36,13 @@ def main() -> None:
     def tell(**found: Any) -> None:
         print(json.dumps(found), file=told, flush=True)
 
+    def on_round(outcome: RoundOutcome) -> None:
+        tell(round=outcome.round_number)
+
     try:
         while True:
             point = asked.get()
-            tell(error=_play(Path(point["path"]), point["tables"], tell))
+            tell(error=_play(Path(point["path"]), point["tables"], on_round))
     except KeyboardInterrupt:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -56,26 +58,17 @@ def _listen(asked: queue.SimpleQueue[dict[str, Any]]) -> None:
     os._exit(1)
 
 
-def _play(path: Path, tables: dict[str, Any], tell: Callable[..., None]) -> str:
+def _play(path: Path, tables: dict[str, Any], on_round: Callable[[RoundOutcome], None]) -> str:
     """Run the point to its end; returns what went wrong, in one line."""
-
-    def observe(event: RunEvent) -> None:
-        if isinstance(event, RoundFinished):
-            tell(round=event.outcome.round_number)
-
     try:
-        from fl_shuffle.runs.directory import RunPlace
-        from fl_shuffle.runs.resume import unfinished_config
-        from fl_shuffle.simulation.launch import simulate
-        from fl_shuffle.threads import one_thread
+        from fl_shuffle.api import resume, simulate
 
-        resumed = state_of(path) == "unfinished"
-        config = unfinished_config(path) if resumed else parse_config(tables)
-        with one_thread():
-            simulate(config, RunPlace(path, "yes" if resumed else "no"), observe)
-        over = state_of(path) == "finished"
-        return "" if over else "the run ended without a result; see its run.log"
+        if state_of(path) == "unfinished":
+            resume(path, on_round=on_round)
+        else:
+            simulate(tables, out=path, on_round=on_round)
     except FlShuffleError as error:
         return " ".join(str(error).split())
     except Exception as error:  # a user's module may raise anything; the other points go on
         return f"{type(error).__name__}: {error}"
+    return ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.sweeps.points import Axis, Sweep, parse_axis
+from fl_shuffle.sweeps.points import Sweep, parse_grid
 
 BASE = {"run": {"rounds": 2, "seed": 7}}
 
@@ -13,20 +15,22 @@ BASE = {"run": {"rounds": 2, "seed": 7}}
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("privacy.clip_norm=0.01,0.02", (0.01, 0.02)),
-        ("data.partition=iid,shards", ("iid", "shards")),
-        ("model.hidden=[10],[20, 30]", ([10], [20, 30])),
+        ("privacy.clip_norm=0.01,0.02", [0.01, 0.02]),
+        ("data.partition=iid,shards", ["iid", "shards"]),
+        ("model.hidden=[10],[20, 30]", [[10], [20, 30]]),
     ],
 )
-def test_values_are_read_as_toml_or_text(text: str, values: tuple[object, ...]) -> None:
-    assert parse_axis(text).values == values
+def test_values_are_read_as_toml_or_text(text: str, values: list[object]) -> None:
+    assert list(parse_grid([text]).values()) == [values]
     with pytest.raises(ConfigError, match="section.key=value"):
-        parse_axis(text.replace(".", ""))
+        parse_grid([text.replace(".", "")])
+    with pytest.raises(ConfigError, match="given twice"):
+        parse_grid([text, text])
 
 
 def test_every_combination_meets_every_seed() -> None:
-    axes = [Axis("privacy.clip_norm", (0.1, 0.2, 0.3)), Axis("run.rounds", (3, 4))]
-    points = Sweep.of(BASE, axes, 2).points
+    grid = {"privacy.clip_norm": [0.1, 0.2, 0.3], "run.rounds": [3, 4]}
+    points = Sweep.of(BASE, grid, 2).points
     assert len(points) == len({point.name for point in points}) == 12
     seen = {(p.config.privacy.clip_norm, p.config.run.rounds, p.config.run.seed) for p in points}
     assert seen == {(c, r, s) for c in (0.1, 0.2, 0.3) for r in (3, 4) for s in (7, 8)}
@@ -34,20 +38,17 @@ def test_every_combination_meets_every_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "seeds", "message"),
+    ("grid", "seeds", "message"),
     [
-        ([("privacy.clip_norm", (1.0, -1.0))], 1, "clip_norm = -1"),
-        ([("privacy.clop", (1.0,))], 1, "did you mean"),
-        ([("privacy.clip_norm", (1.0, 1.0))], 1, "twice"),
-        ([("privacy.clip_norm", ())], 1, "no value"),
-        ([("run.out", ("a",))], 1, "cannot be swept"),
-        ([("run.seed", (1, 2))], 2, "--seeds already"),
-        ([("privacy.clip_norm", (1.0,)), ("privacy.clip_norm", (2.0,))], 1, "given twice"),
-        ([("run.rounds", tuple(range(1, 200))), ("run.seed", tuple(range(100)))], 1, "19,900"),
+        ({"privacy.clip_norm": [1.0, -1.0]}, 1, "clip_norm = -1"),
+        ({"privacy.clop": [1.0]}, 1, "did you mean"),
+        ({"privacy.clip_norm": [1.0, 1.0]}, 1, "twice"),
+        ({"privacy.clip_norm": []}, 1, "no value"),
+        ({"run.out": ["a"]}, 1, "cannot be swept"),
+        ({"run.seed": [1, 2]}, 2, "--seeds already"),
+        ({"run.rounds": range(1, 200), "run.seed": range(100)}, 1, "19,900"),
     ],
 )
-def test_grids_refused(
-    axes: list[tuple[str, tuple[object, ...]]], seeds: int, message: str
-) -> None:
+def test_grids_refused(grid: dict[str, Sequence[object]], seeds: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Sweep.of(BASE, [Axis(key, values) for key, values in axes], seeds)
+        Sweep.of(BASE, grid, seeds)

@@ -66,7 +66,7 @@ def test_times_are_shown_where_they_may_be(
     entropy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    plan = Sweep.of({"run": {"entropy": entropy}}, [], 1)
+    plan = Sweep.of({"run": {"entropy": entropy}}, {}, 1)
     with _progress(plan, [], quiet=False) as observe:
         observe(SweepEvent(plan.points[0], 3))
     said = capsys.readouterr().err
