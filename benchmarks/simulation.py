@@ -37,7 +37,7 @@ import numpy as np
 from benchmarks.jobs import JOBS, SIZES
 from benchmarks.tables import show, write_csv
 from benchmarks.turns import Measurement, run_child, run_in_turns, spread
-from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.data.task import load_task
 
 ENGINES = ("floor", "ours", "pooled", "pfl-local", "pfl-central")
@@ -71,7 +71,7 @@ class Bench:
         self.config = self.folder / "job.toml"
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         self.config.write_text("".join(lines), encoding="utf-8")
-        task = load_task(load_config(self.config))
+        task = load_task(resolve_config(self.config))
         inputs, labels = task.inputs.numpy(), task.labels.numpy()
         self.data = self.folder / "job.npz"
         np.savez(self.data, inputs=inputs, labels=labels)

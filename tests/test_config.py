@@ -9,7 +9,6 @@ import pytest
 
 from fl_shuffle.configuration.reading import (
     SECTIONS,
-    load_config,
     parse_config,
     resolve_config,
     shipped,
@@ -105,7 +104,7 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     ):
         (tmp_path / "run.toml").write_bytes(content)
         with pytest.raises(FlShuffleError, match=told):
-            load_config(tmp_path / "run.toml")
+            resolve_config(tmp_path / "run.toml")
 
 
 def test_overrides_are_typed_like_toml_and_applied_in_order() -> None:
@@ -120,8 +119,8 @@ def test_every_shipped_configuration_is_called_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, path in shipped().items():
-        config = load_config(name)
-        assert config == load_config(path) == load_config(f"configs/{name}.toml"), name
+        config = resolve_config(name)
+        assert config == resolve_config(path) == resolve_config(f"configs/{name}.toml"), name
         assert parse_config(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"did you mean 'mnist_clients_local_0.5'"):
-        load_config("mnist_clients_local_0.55")
+        resolve_config("mnist_clients_local_0.55")

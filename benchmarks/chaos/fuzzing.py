@@ -28,7 +28,7 @@ from benchmarks.chaos.tally import Tally
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.budgets import read_budgets
-from fl_shuffle.configuration.reading import load_config, parse_config, parsed, set_value
+from fl_shuffle.configuration.reading import parse_config, parsed, resolve_config, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.flower.answers import read_answer
@@ -120,7 +120,7 @@ def kinds(folder: Path, ledger: Path) -> list[Kind]:
     cells = _cells(ledger)
     array = Array(np.arange(12, dtype=np.float32).reshape(3, 4))
     return [
-        text("configurations", CONFIGS.read_bytes(), load_config, 0.1),
+        text("configurations", CONFIGS.read_bytes(), resolve_config, 0.1),
         Kind("configured values", lambda draw: _tables(tables, draw), parse_config, 0.15),
         Kind("overrides", lambda draw: mutated(b"run.seed=[1, 2]", draw), _override, 0.12),
         text("budgets", budgets, lambda path: read_budgets(path, 6), 0.08),

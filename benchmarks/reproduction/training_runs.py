@@ -23,7 +23,7 @@ from benchmarks.reproduction.core import CONFIGS, Options
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import make_budgets
-from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.randomizer_plan import make_plan
 
 # The digits that ship with scikit-learn, few clients, few rounds: seconds instead of minutes.
@@ -51,7 +51,7 @@ def overrides_for(options: Options, name: str, overrides: Sequence[str]) -> list
 
 def train(options: Options, name: str, *overrides: str) -> fs.Result:
     """Run configs/NAME.toml with `section.key=value` overrides, or read its finished run."""
-    config = load_config(CONFIGS / f"{name}.toml", overrides_for(options, name, overrides))
+    config = resolve_config(CONFIGS / f"{name}.toml", overrides_for(options, name, overrides))
     tables = config.to_dict()
     tables["data"].pop("root")
     digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12]
@@ -108,7 +108,7 @@ def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str
     needed, and no data. Where a column says nothing, a proven one is infinite, another 0."""
     fast = (f"data.records={FAST_RECORDS}",) if options.fast else ()
     settings = [*overrides_for(options, name, overrides), *fast]
-    config = load_config(CONFIGS / f"{name}.toml", settings)
+    config = resolve_config(CONFIGS / f"{name}.toml", settings)
     clients, rounds = config.data.clients, config.run.rounds
     budgets = make_budgets(config.budgets, clients)
     plan = make_plan(config, budgets, np.full(clients, config.data.records, dtype=np.int64))

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -263,47 +263,37 @@ def value_of(config: Config, key: str) -> object:
 def resolve_config(config: ConfigLike, overrides: Overrides | None = None) -> Config:
     """The validated configuration. `overrides` maps `section.key` to a value.
 
-    `config` is a TOML file, a run's folder (its own configuration again), tables or a `Config`.
-    Raises `ConfigError` or `InvalidValueError` naming the key.
+    `config` is a TOML file, a run's folder (its own configuration again), tables or a `Config`. A
+    relative path that does not exist is looked for among the shipped files. Raises `ConfigError` or
+    `InvalidValueError` naming the key, and `ConfigError` for a file that is missing or is not TOML.
 
     >>> resolve_config({"run": {"rounds": 3}}, {"data.clients": 12}).data.clients
     12
     """
-    changes = overrides or ()
     if isinstance(config, str | Path):
-        if not Path(config).is_dir():
-            return load_config(config, changes)
-        file = Path(config) / "config.json"
-        if not file.exists():
-            raise ConfigError(f"{config} is no run's folder: there is no config.json in it")
-        return overridden(_tables(file, str(file), json.loads), changes)
-    if isinstance(config, Config | Mapping):
+        tables = _tables(Path(config))
+    elif isinstance(config, Config | Mapping):
         tables = config.to_dict() if isinstance(config, Config) else copy.deepcopy(dict(config))
-        return overridden(tables, changes)
-    kind = type(config).__name__  # type: ignore[unreachable]
-    raise ConfigError(f"a configuration is a path, a dict or a Config, got {kind}")
+    else:
+        kind = type(config).__name__  # type: ignore[unreachable]
+        raise ConfigError(f"a configuration is a path, a dict or a Config, got {kind}")
+    return overridden(tables, overrides or ())
 
 
-def load_config(path: str | Path, overrides: Overrides = ()) -> Config:
-    """Read a TOML file, apply overrides in order, and validate.
-
-    A relative path that does not exist is looked for among the shipped files. Raises `ConfigError`
-    for a file that is missing or is not TOML, and as `overridden`.
-    """
-    source = shipped_or_own(Path(path))
-    return overridden(_tables(source, f"configuration file {source}", tomllib.loads), overrides)
-
-
-def _tables(path: Path, what: str, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """What a file of TOML or JSON holds; raises `ConfigError`."""
+def _tables(path: Path) -> dict[str, Any]:
+    """What a TOML file holds, or the configuration of a run's folder; raises `ConfigError`."""
+    folder = path.is_dir()
+    source = path / "config.json" if folder else shipped_or_own(path)
+    what = str(source) if folder else f"configuration file {source}"
     try:
-        with path.open("rb") as file:
+        with source.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
             raise ConfigError(f"{what} is larger than {LARGEST_FILE:,} bytes: is it one?")
-        tables = parse(content.decode("utf-8"))
+        tables = (json if folder else tomllib).loads(content.decode("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{what} does not exist") from None
+        none = f"{path} is no run's folder: there is no config.json in it"
+        raise ConfigError(none if folder else f"{what} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{what} cannot be read: {error}") from None
     except RecursionError:
@@ -311,7 +301,7 @@ def _tables(path: Path, what: str, parse: Callable[[str], Any]) -> dict[str, Any
     except ConfigError:
         raise
     except ValueError as error:  # no TOML or JSON, or a number with thousands of digits
-        form = "JSON" if path.suffix == ".json" else "TOML"
+        form = "JSON" if folder else "TOML"
         raise ConfigError(f"{what} is not valid {form}: {error}") from None
     if not isinstance(tables, dict):
         raise ConfigError(f"{what} holds no table of sections: it is damaged")

@@ -17,7 +17,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from fl_shuffle.configuration.reading import load_config, parse_config
+from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 
@@ -56,7 +56,7 @@ def config_of(
     if values.get(DATA):
         settings.append(f"data.root={json.dumps(values[DATA])}")
     folders = [] if beside is None else [*Path(beside).resolve().parents[:2]]
-    config = load_config(_beside(values[CONFIG_FILE], [*folders, APP_ROOT]), settings)
+    config = resolve_config(_beside(values[CONFIG_FILE], [*folders, APP_ROOT]), settings)
     if not folders or not config.budgets.file:
         return config
     named = _beside(config.budgets.file, [*folders, APP_ROOT])

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.planner import run_time
 
@@ -16,7 +16,7 @@ def test_time_is_that_of_the_records_played_in_proportion(
     jobs: int, noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of whole clients; by a clock in which every set of requests takes one second."""
-    config = load_config("digits_record", ["training.participation=0.5", f"run.noise={noise}"])
+    config = resolve_config("digits_record", ["training.participation=0.5", f"run.noise={noise}"])
     ticks = itertools.count()
     monkeypatch.setattr(run_time.time, "perf_counter", lambda: float(next(ticks)))
     monkeypatch.setattr(run_time, "PIECE_RECORDS", 100)
