@@ -11,9 +11,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cache, partial, wraps
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -243,6 +245,20 @@ def as_toml(value: Any) -> str:
     if isinstance(value, tuple):
         return str(list(value))
     return str(value) if value != "" else '""'
+
+
+def json_ready(value: Any) -> Any:
+    """A value as JSON has it: of a dataclass its fields, and the properties that its `JSON` names;
+    infinity, which JSON does not have, is the text "inf"."""
+    if dataclasses.is_dataclass(value):
+        names = [*(each.name for each in dataclasses.fields(value)), *getattr(value, "JSON", ())]
+        value = {name: getattr(value, name) for name in names}
+    if isinstance(value, Mapping):
+        return {name: json_ready(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [json_ready(each) for each in value]
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return str(value) if infinite or isinstance(value, StrEnum) else value
 
 
 def _number(spec: Setting, name: str, value: Any) -> float:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from fl_shuffle.declare import json_ready
 from fl_shuffle.errors import InvalidValueError
 
 
@@ -70,18 +71,8 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping. Infinite numbers become the string "inf" (JSON has no infinity)."""
-        return {
-            "epsilon": _json_number(self.epsilon),
-            "delta": _json_number(self.delta),
-            "method": self.method,
-            "status": self.status.value,
-            "source": self.source,
-            "assumptions": list(self.assumptions),
-            "relation": self.relation,
-            "unit": self.unit,
-            "numerical_error": _json_number(self.numerical_error),
-            "details": {key: _json_number(value) for key, value in self.details.items()},
-        }
+        found: dict[str, Any] = json_ready(self)
+        return found
 
 
 def proof_over_attack(proven: float | None, lower: float | None) -> float | None:
@@ -97,9 +88,3 @@ def proof_over_attack(proven: float | None, lower: float | None) -> float | None
 def ratio_line(ratio: float) -> str:
     """How every output words `proof_over_attack`."""
     return f"proven / lower = {ratio:.3g}: so much could a better proof gain, or a better attack"
-
-
-def _json_number(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU_EPSILON, gaussian_mu
+from fl_shuffle.declare import json_ready
 
 ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
@@ -183,7 +184,7 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; infinite numbers are written as text."""
-        found: dict[str, Any] = _plain(self)
+        found: dict[str, Any] = json_ready(self)
         return found
 
     def text(self) -> str:
@@ -193,12 +194,3 @@ class AuditReport:
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         pages = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
         return pages.get_template("audit.txt.j2").render(report=self)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        names = [*(each.name for each in fields(value)), *getattr(value, "JSON", ())]
-        return {name: _plain(getattr(value, name)) for name in names}
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from argparse import Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.configuration.reading import SETTINGS
+from fl_shuffle.declare import json_ready
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.run_words import say
 
@@ -21,18 +21,9 @@ def show(answer: Said, *, as_json: bool) -> None:
     """Print an answer: exactly one JSON object, or lines."""
     body, lines = answer
     if as_json:
-        print(json.dumps(_plain(body), allow_nan=False), flush=True)
+        print(json.dumps(json_ready(body), allow_nan=False), flush=True)
     else:
         say(*lines)
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity: it is the text `inf`."""
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def overrides(arguments: Namespace, sections: Collection[str]) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.declare import json_ready
 from fl_shuffle.run_words import (
     HEADINGS,
     cells,
@@ -23,7 +24,6 @@ from fl_shuffle.run_words import (
     say,
 )
 from fl_shuffle.runs.events import RoundOutcome, Watcher, publishes_times
-from fl_shuffle.runs.views import json_ready
 
 flower = logging.getLogger("flwr")
 """Flower's own logger, whose lines it keeps with the run."""

@@ -18,6 +18,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.declare import json_ready
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger import LEDGER, METRICS
@@ -47,7 +48,7 @@ from fl_shuffle.runs.events import (
     unobserved,
 )
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.views import json_ready, quantiles_of, summary_of
+from fl_shuffle.runs.views import quantiles_of, summary_of
 
 
 class Run(LedgerWriter):

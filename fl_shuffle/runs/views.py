@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fl_shuffle.accounting.guarantee import proof_over_attack
+from fl_shuffle.declare import json_ready
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.tables import ALWAYS, EPSILONS
@@ -103,10 +103,3 @@ def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
         known = np.where(np.isnan(values), np.inf, values).tolist()
         found[name] = None if np.isnan(each).any() else dict(zip(QUANTILES, known, strict=True))
     return found
-
-
-def json_ready(value: Any) -> Any:
-    """JSON has no infinity: it is written as the text "inf"."""
-    if isinstance(value, Mapping):
-        return {key: json_ready(each) for key, each in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
