@@ -86,19 +86,14 @@ class BoundedRandomizer:
         require_real("high", self.high, minimum=low, exclusive_minimum=True, maximum=1e12)
 
     @property
-    def half(self) -> float:
-        """Half the width of the range."""
-        return 0.5 * (self.high - self.low)
-
-    @property
     def middle(self) -> float:
         """The middle of the range."""
-        return self.low + self.half
+        return self.low + 0.5 * (self.high - self.low)
 
     def scales(self, epsilon0: FloatArray) -> FloatArray:
         """Per user: the Laplace b, or duchi's half distance."""
-        laplace = self.name == "laplace"
-        return 2.0 * self.half / epsilon0 if laplace else self.half / np.tanh(epsilon0 / 2.0)
+        halved = epsilon0 if self.name == "laplace" else 2.0 * np.tanh(epsilon0 / 2.0)
+        return (self.high - self.low) / halved
 
     def randomize(
         self, values: NDArray[Any], epsilon0: float | FloatArray, generator: np.random.Generator
@@ -123,8 +118,8 @@ class BoundedRandomizer:
         """
         if self.name == "laplace":
             return 2.0 * scales**2
-        offset = 0.0 if mean is None else min(abs(mean - self.middle), self.half)
-        return scales**2 - offset**2
+        inside = self.middle if mean is None else min(max(mean, self.low), self.high)
+        return scales**2 - (inside - self.middle) ** 2
 
 
 def require_budgets(epsilon0: float | FloatArray, count: int) -> FloatArray:

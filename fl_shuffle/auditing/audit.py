@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport, Check, Finding
 from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, Claims, reports_game, sums_game
 from fl_shuffle.auditing.published import audit_published
-from fl_shuffle.configuration.reading import ConfigLike, resolve_config
+from fl_shuffle.configuration.reading import ConfigLike, Overrides, resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Tell, silent
 from fl_shuffle.randomizers.additive import NOISES
@@ -48,7 +48,7 @@ Game = tuple[str, float, Callable[[Clock], Iterator[Finding]]]
 def audit(
     config: ConfigLike,
     *,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Overrides | None = None,
     trials: int = 1000,
     reports: int = 1_000_000,
     confidence: float = 0.95,

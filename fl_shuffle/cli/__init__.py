@@ -26,8 +26,7 @@ REQUIRED = (
     "matplotlib", "jinja2",
 )  # fmt: skip
 MACHINE = {
-    "null byte": "a file's name holds the NUL character, which no name has: leave it out",
-    "null character": "a file's name holds the NUL character, which no name has: leave it out",
+    "embedded null": "a file's name holds the NUL character, which no name has: leave it out",
     "can't start new thread": (
         "the machine starts no more threads: raise its limits of memory (ulimit -v) or processes "
         "(ulimit -u), or lower run.jobs"

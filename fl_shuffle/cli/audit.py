@@ -15,15 +15,14 @@ from fl_shuffle.run_words import tell
 
 def run(arguments: Namespace) -> int:
     # What is wrong with a configuration is said before PyTorch is loaded.
-    config = resolve_config(arguments.source, overrides(arguments, OF_AUDIT))
+    settings = overrides(arguments, OF_AUDIT)
+    resolve_config(arguments.source, settings)
     tell("loading PyTorch and Flower")
     load("fl_shuffle.auditing.audit")
 
-    from fl_shuffle.auditing.audit import audit_configuration
-    from fl_shuffle.threads import keep_one_thread
+    from fl_shuffle.auditing.audit import audit
 
-    given = AuditSettings(**declare.given(arguments, AuditSettings))
-    keep_one_thread()
-    report = audit_configuration(arguments.source, config, given, tell=tell)
+    effort = declare.given(arguments, AuditSettings)
+    report = audit(arguments.source, overrides=settings, on_progress=tell, **effort)
     show((report.to_dict(), report.text().splitlines()), as_json=arguments.json)
     return 1 if report.breaks_proven else 0

@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from fl_shuffle.plugins import require_extra
-from fl_shuffle.report.formats import said_in_one_line
 from fl_shuffle.run_words import say, tell
+from fl_shuffle.runs.directory import said_in_one_line
 
 
 def run(arguments: Namespace) -> int:

@@ -80,7 +80,7 @@ def _progress(
 
 def _named(point: Point) -> str:
     settings = [f"{key} = {value}" for key, value in point.settings.items()]
-    return ", ".join([*settings, f"seed {point.seed}"])
+    return ", ".join([*settings, f"seed {point.config.run.seed}"])
 
 
 def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:

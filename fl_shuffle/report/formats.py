@@ -7,7 +7,6 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_file
-from fl_shuffle.errors import RunError
 from fl_shuffle.plugins import require_extra
-from fl_shuffle.runs.directory import open_private
+from fl_shuffle.runs.directory import open_private, said_in_one_line
 
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 """Columns of equal length by name; NaN or None for a number that does not exist."""
@@ -111,20 +109,8 @@ def write_text(text: str, path: Path) -> Path:
 
 def make_folder(path: Path) -> None:
     """Make a folder that its owner alone enters; raises `RunError` where there can be none."""
-    try:
+    with said_in_one_line(path, "used as a folder"):
         path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path} cannot be used as a folder: {error.strerror}") from None
-
-
-@contextmanager
-def said_in_one_line(path: Path) -> Iterator[None]:
-    """What goes wrong when a file is written is a `RunError`."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise RunError(f"{path} cannot be written: {said}") from None
 
 
 def short(value: Any) -> str:

@@ -30,6 +30,7 @@ MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 LOG = "run.log"
 LOCK = "lock"
+USE = "used as a run directory"
 
 # The lock file: who has the directory, how many entries its ledger has, and of which run it is; a
 # line each.
@@ -110,11 +111,11 @@ class RunDirectory:
     def create(cls, out: Path) -> RunDirectory:
         """A new one below `out`, named by date and time: whoever comes second in the same second
         gets the next name. Raises `RunError` if none can be made there."""
-        with _said_in_one_line(out):
+        with said_in_one_line(out, USE):
             out.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
             path = out / (stamp() if number == 1 else f"{stamp()}-{number}")
-            with _said_in_one_line(path), suppress(FileExistsError):
+            with said_in_one_line(path, USE), suppress(FileExistsError):
                 path.mkdir(mode=PRIVATE_FOLDER)
                 path = path.resolve()
                 return cls(path, locked(path))
@@ -128,13 +129,13 @@ class RunDirectory:
         """
         path = path.resolve()
         require_free(path)
-        with _said_in_one_line(path):
+        with said_in_one_line(path, USE):
             path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         lock = locked(path)
         try:
             # Again: another process may have been there between the first look and the lock.
             require_free(path)
-            with _said_in_one_line(path):
+            with said_in_one_line(path, USE):
                 path.chmod(PRIVATE_FOLDER)
                 for entry in path.iterdir():
                     if entry.name != LOCK:
@@ -161,10 +162,8 @@ class RunDirectory:
     def append(self, name: str) -> IO[str]:
         """Open a file to write at its end. Raises `RunError` where there can be none."""
         path = self.path / name
-        try:
+        with said_in_one_line(path):
             return open_private(path, "a")
-        except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     @contextmanager
     def logging(self, *, times: bool) -> Iterator[None]:
@@ -210,7 +209,7 @@ class RunDirectory:
 
 def require_free(path: Path) -> None:
     """Raise `RunError` unless a new run may use `path`: no run ever began there."""
-    with _said_in_one_line(path):
+    with said_in_one_line(path, USE):
         if not path.exists():
             return
         if not path.is_dir():
@@ -225,7 +224,7 @@ def require_free(path: Path) -> None:
 
 def require_begun(path: Path) -> None:
     """Raise `RunError` unless `path` holds the ledger of a run."""
-    with _said_in_one_line(path):
+    with said_in_one_line(path, USE):
         if (path / LEDGER).is_file():
             return
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
@@ -258,7 +257,7 @@ def locked(path: Path) -> int:
 
     Raises `RunError` if another process has it, or its file system knows no locks.
     """
-    with _said_in_one_line(path):
+    with said_in_one_line(path, USE):
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,8 +294,10 @@ def _holder(path: Path) -> str:
 
 
 @contextmanager
-def _said_in_one_line(path: Path) -> Iterator[None]:
+def said_in_one_line(path: Path, use: str = "written") -> Iterator[None]:
+    """What goes wrong when a path is put to this use is a `RunError`."""
     try:
         yield
-    except OSError as error:
-        raise RunError(f"{path} cannot be used as a run directory: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise RunError(f"{path} cannot be {use}: {said}") from None

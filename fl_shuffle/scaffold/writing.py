@@ -40,16 +40,14 @@ def write_app(target: Path) -> list[Path]:
     found = {"budgets.csv": _budgets()}
     for name, text in BLOCK.findall(TEMPLATE.read_text(encoding="utf-8")):
         found[_filled(name, values)] = _filled(text, values)
-    written = []
     try:
         for name, text in found.items():
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            written.append(path)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
-    return written
+    return [target / name for name in found]
 
 
 def _filled(text: str, values: dict[str, str]) -> str:

@@ -48,12 +48,10 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One run: a combination (counted from 0), its settings, its seed, and all of it resolved."""
+    """One run: its name, the settings that it has of the grid, and its whole configuration."""
 
     name: str
-    combination: int
     settings: Mapping[str, Any]
-    seed: int
     config: Config
 
 
@@ -102,7 +100,7 @@ class Sweep:
             for seed in self.seeds:
                 config = self._config(settings, seed)
                 name = f"{number:03d}-seed-{config.run.seed}"
-                found.append(Point(name, number, settings, config.run.seed, config))
+                found.append(Point(name, settings, config))
         return tuple(found)
 
     def _config(self, settings: Mapping[str, Any], seed: int) -> Config:

@@ -75,7 +75,7 @@ class SweepResult:
         }
         views = self.finished.values()
         return columns | {
-            "seed": [point.seed for point in self.finished],
+            "seed": [point.config.run.seed for point in self.finished],
             "rounds": [view.last_round for view in views],
             **{name: [view.measured(name) for view in views] for name in ("accuracy", "loss")},
             "delta": [view.delta for view in views],
@@ -91,7 +91,7 @@ class SweepResult:
         them: the reported one, that towards whoever sees sums alone, the local one, and what the
         best computed attack reaches."""
         rows = []
-        for _, combined in groupby(self.sweep.points, lambda point: point.combination):
+        for _, combined in groupby(self.sweep.points, lambda point: point.settings):
             points = list(combined)
             views = [self.finished[point] for point in points if point in self.finished]
             mean, spread = mean_and_spread(view.measured("accuracy") for view in views)

@@ -54,7 +54,9 @@ def test_every_run_is_what_it_would_be_alone(sweep: Swept, tmp_path: Path) -> No
     result, _ = sweep
     point, swept = list(result.finished.items())[3]
     alone = fs.simulate(
-        BASE, overrides={**SMALL, **point.settings, "run.seed": point.seed}, out=tmp_path / "alone"
+        BASE,
+        overrides={**SMALL, **point.settings, "run.seed": point.config.run.seed},
+        out=tmp_path / "alone",
     )
     assert (swept.measured("accuracy"), swept.epsilon) == (alone.accuracy, alone.epsilon)
     model = result.directory / RUNS / point.name / "model.safetensors"
