@@ -236,11 +236,9 @@ def estimate_frequency(
     # Variance of a report's bit is q(1-q), plus `gain` if the category is the user's own.
     squared = factor**2
     base, gain = q * (1 - q), p * (1 - p) - q * (1 - q)
-    rows = np.stack([factor, squared * gain / signal])
-    support = [np.bincount(reports, row, minlength=randomizer.categories) for row in rows]
     value, own = (
-        np.asarray(each - float(row @ q), np.float64)
-        for each, row in zip(support, rows, strict=True)
+        np.asarray(np.bincount(reports, row, randomizer.categories) - float(row @ q))
+        for row in (factor, squared * gain / signal)
     )
     most = float(squared @ gain)
     noise = float(squared @ base) + np.clip(own, min(0.0, most), max(0.0, most))

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,18 +67,17 @@ def make_tracker(name: str) -> Tracker:
 
 
 @contextmanager
-def tracking(names: Sequence[str], also: Observer | None = None) -> Iterator[Observer]:
-    """An observer that hands each event to `also` and to every tracker, closed afterwards."""
+def tracking(names: Sequence[str], also: Tracker | None = None) -> Iterator[Observer]:
+    """An observer that hands each event to `also` and to every tracker, all closed afterwards."""
     with ExitStack() as stack:
-        observers: list[Callable[[RunEvent], None]] = [] if also is None else [also]
-        for name in dict.fromkeys(names):
-            tracker = make_tracker(name)
+        trackers = list[Tracker]()
+        for tracker in chain([also] if also else [], map(make_tracker, dict.fromkeys(names))):
             stack.callback(tracker.close)
-            observers.append(tracker)
+            trackers.append(tracker)
 
         def observe(event: RunEvent) -> None:
-            for observer in observers:
-                observer(event)
+            for tracker in trackers:
+                tracker(event)
 
         yield observe
 

@@ -127,8 +127,7 @@ class Canaries:
         honest = min(arrived, honest_reports(config.privacy.assumed_honest, arrived))
         scale = whole.weight * whole.scale
         if target is None:
-            summed = honest if release == "sum" else 0
-            target = most_exposed(whole, config.privacy.unit, summed)
+            target = most_exposed(whole, config.privacy.unit, honest if release == "sum" else 0)
         if release == "sum":
             hides = scale
         else:

@@ -99,14 +99,20 @@ def first_screen() -> list[str]:
     return [*lines, "", *textwrap.wrap(FIRST_STEPS, 80)]
 
 
+def option(parser: Group, name: str, metavar: str, help: str, **more: Any) -> None:
+    """An option with a value, or a positional argument."""
+    parser.add_argument(name, metavar=metavar, help=help, **more)
+
+
 def flag(parser: Group, name: str, help: str) -> None:
     """An option without a value."""
     parser.add_argument(name, action="store_true", help=help)
 
 
-def option(parser: Group, name: str, metavar: str, help: str, **more: Any) -> None:
-    """An option with a value, or a positional argument."""
-    parser.add_argument(name, metavar=metavar, help=help, **more)
+def form(parser: Group, help: str, *more: str) -> None:
+    """How a table is written."""
+    forms = ("table", "csv", "json", *more)
+    parser.add_argument("--format", default="table", choices=forms, help=help)
 
 
 def repeated(parser: Group, name: str, metavar: str, help: str) -> None:
@@ -164,8 +170,7 @@ def runs(parser: Parser) -> None:
     """List runs: what they were, how far they came, what they cost."""
     where = "folders of runs, or folders that hold some (default: runs)"
     option(parser, "directory", "DIR", where, nargs="*", default=["runs"])
-    forms = ("table", "csv", "json")
-    parser.add_argument("--format", default="table", choices=forms, help="how to print it")
+    form(parser, "how to print it")
     flag(parser, "--differences", "show the settings in which the runs differ")
 
 
@@ -180,9 +185,7 @@ def ledger(parser: Parser) -> None:
     flag(asked, "--notes", "the run's warnings and remarks")
     again = "count every client again; exit code 1 where the ledger says something else"
     flag(parser, "--recount", again)
-    forms = ("table", "csv", "json", "parquet")
-    how = "how to print it (default: table; parquet needs --out)"
-    parser.add_argument("--format", default="table", choices=forms, help=how)
+    form(parser, "how to print it (default: table; parquet needs --out)", "parquet")
     where = "write it there instead of printing it; a folder: all four tables"
     option(parser, "--out", "FILE|DIR", where)
 
@@ -190,8 +193,7 @@ def ledger(parser: Parser) -> None:
 def report(parser: Parser) -> None:
     """Write the privacy report of a run, or of several side by side, as one HTML page."""
     option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
-    where = "where to write it (default, for one run: in its folder)"
-    option(parser, "--out", "FILE.html", where)
+    option(parser, "--out", "FILE.html", "where to write it (default, for one run: in its folder)")
     grades = "epsilons up to which your policy calls a guarantee strong, and moderate"
     option(parser, "--policy", "STRONG,MODERATE", grades)
     flag(parser, "--open", "show the page in your browser")
@@ -251,8 +253,7 @@ def audit(parser: Parser) -> None:
     """Try to break the privacy claims with canaries: empirical lower bounds on epsilon."""
     from fl_shuffle.auditing.effort import AuditSettings
 
-    whose = "whose claims to test: a configuration's, or a run's"
-    option(parser, "source", "CONFIG|RUN", whose)
+    option(parser, "source", "CONFIG|RUN", "whose claims to test: a configuration's, or a run's")
     overrides(parser, OF_AUDIT)
     declare.add_options(parser, AuditSettings)
     flag(parser, "--json", "print one JSON object")

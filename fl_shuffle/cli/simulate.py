@@ -24,7 +24,6 @@ from fl_shuffle.runs.directory import require_begun, require_free
 
 
 def run(arguments: Namespace) -> int:
-
     if arguments.list:
         say(*_shipped())
         return 0
@@ -52,17 +51,14 @@ def run(arguments: Namespace) -> int:
     from fl_shuffle.trackers import tracking
 
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
-    try:
-        with tracking(arguments.track, also=display) as observer:
-            if config is None:
-                vouched: bool = arguments.data_unchanged
-                result = resume(
-                    arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
-                )
-            else:
-                result = simulate(config, out=arguments.out, on_event=observer)
-    finally:
-        display.close()
+    with tracking(arguments.track, also=display) as observer:
+        if config is None:
+            vouched: bool = arguments.data_unchanged
+            result = resume(
+                arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
+            )
+        else:
+            result = simulate(config, out=arguments.out, on_event=observer)
     return int(result.summary["failed"])
 
 

@@ -51,10 +51,7 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
         declare.require_known("section", name, SECTIONS)
         if not isinstance(table, Mapping):
             raise ConfigError(f"[{name}] must be a table of keys, got {table!r}")
-        today = {
-            key: RENAMED_APPS.get(value, value) if isinstance(value, str) else value
-            for key, value in table.items()
-        }
+        today = {key: RENAMED_APPS.get(str(value), value) for key, value in table.items()}
         sections[name] = declare.read(SECTIONS[name], today, f"{name}.", f"key in [{name}]")
     config = Config(**sections)
     for conflict, found in _conflicts(config).items():

@@ -286,11 +286,7 @@ class Config:
         Where the partition is computed from the labels it is one of data sets that are cut into
         clients already: what the partition tells of the labels is not covered.
         """
-        return (
-            "replace-one after the partition by label"
-            if self.data.dealt_by_label
-            else ("replace-one")
-        )
+        return "replace-one" + " after the partition by label" * self.data.dealt_by_label
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain nested tables; unset optional values are left out, as TOML has no null."""

@@ -170,8 +170,7 @@ def spend_over_rounds(run: RunRecord) -> Figure:
     target = run.config["privacy"].get("target_epsilon")
     if target is not None and at.size:
         lines.append(Line.of("target", "the run's target", rounds[[0, -1]], [target, target]))
-    epsilon = f"epsilon at delta = {run.delta:g}"
-    return Figure("spend", "round", epsilon, lines, stretched="y")
+    return Figure("spend", "round", f"epsilon at delta = {run.delta:g}", lines, stretched="y")
 
 
 def clients_distribution(run: RunRecord) -> Figure:

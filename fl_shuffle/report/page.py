@@ -88,8 +88,8 @@ def template(name: str) -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format,
-                      "rows": rows, "numeric": numeric}  # fmt: skip
-    pages.filters["pretty"] = partial(json.dumps, indent=2)
+                      "rows": rows, "numeric": numeric,
+                      "pretty": partial(json.dumps, indent=2)}  # fmt: skip
     pages.globals |= {"inline": inline, "view": VIEW, "strokes": STROKES, "meaning": meaning,
                       "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS, "EACH_ALONE": EACH_ALONE}  # fmt: skip
     pages.globals |= {each.__name__: each for each in (

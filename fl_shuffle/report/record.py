@@ -54,8 +54,7 @@ class RunRecord(LedgerRecord):
         )
         spend = recounted = None
         for number, present in self.attempts:
-            last = number >= self.rounds.max(initial=0)
-            if last:
+            if number >= self.rounds.max(initial=0):  # the last one
                 spend = accountant.preview(number, present)
                 recounted = spend.headline if number in self.rounds else recounted
             accountant.commit(number, present)

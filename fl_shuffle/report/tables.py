@@ -34,22 +34,17 @@ def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
     written at the run's end; with `recount`, and of a run that has none, counted."""
     spent = run.counted if recount or run.recorded_spend is None else run.recorded_spend
     rounds, *epsilons = spent.T
-    classes, class_of = run.classes, run.class_of
-
-    def of_class(name: str, kind: Any) -> NDArray[Any]:
-        return np.array([getattr(each, name) for each in classes], dtype=kind)[class_of]
-
+    clients = len(run.class_of)
+    of_class = {
+        name: np.array([getattr(each, name) for each in run.classes])[run.class_of]
+        for name in ("epsilon0", "delta0", "noise", "scale", "radius", "records")
+    }
     return {
-        "client": np.arange(len(class_of)),
-        "epsilon0": of_class("epsilon0", np.float64),
-        "delta0": of_class("delta0", np.float64),
-        "noise": of_class("noise", np.str_),
-        "scale": of_class("scale", np.float64),
-        "radius": of_class("radius", np.float64),
-        "records": of_class("records", np.int64),
+        "client": np.arange(clients),
+        **of_class,
         "rounds": rounds.astype(np.int64),
         **{EPSILONS[name]: values for name, values in zip(PROVEN, epsilons, strict=True)},
-        "delta": np.full(len(class_of), run.delta),
+        "delta": np.full(clients, run.delta),
     }
 
 

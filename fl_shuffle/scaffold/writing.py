@@ -36,10 +36,11 @@ def write_app(target: Path) -> list[Path]:
         )
     if target.exists():
         raise ConfigError(f"NAME = {target.name!r}: {target} exists; choose another name")
+    template = TEMPLATE.read_text(encoding="utf-8")
     values = {"@NAME@": target.name, "@PACKAGE@": package, "@CLIENTS@": str(CLIENTS)}
-    found = {"budgets.csv": _budgets()}
-    for name, text in BLOCK.findall(TEMPLATE.read_text(encoding="utf-8")):
-        found[_filled(name, values)] = _filled(text, values)
+    for mark, value in values.items():
+        template = template.replace(mark, value)
+    found = {"budgets.csv": _budgets(), **dict(BLOCK.findall(template))}
     try:
         for name, text in found.items():
             path = target / name
@@ -48,12 +49,6 @@ def write_app(target: Path) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
     return [target / name for name in found]
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
-    for mark, value in values.items():
-        text = text.replace(mark, value)
-    return text
 
 
 def _budgets() -> str:

@@ -99,8 +99,7 @@ class Sweep:
             settings = dict(zip(self.grid, values, strict=True))
             for seed in self.seeds:
                 config = self._config(settings, seed)
-                name = f"{number:03d}-seed-{config.run.seed}"
-                found.append(Point(name, settings, config))
+                found.append(Point(f"{number:03d}-seed-{config.run.seed}", settings, config))
         return tuple(found)
 
     def _config(self, settings: Mapping[str, Any], seed: int) -> Config:

@@ -48,12 +48,9 @@ class SweepResult:
     @cached_property
     def finished(self) -> dict[Point, RunView]:
         """The runs that came to their end, in the order of the points."""
-        found = {}
-        for point in self.sweep.points:
-            path = run_path(self.directory, point)
-            if state_of(path) == "finished":
-                found[point] = RunView(path)
-        return found
+        paths = {point: run_path(self.directory, point) for point in self.sweep.points}
+        over = {point: path for point, path in paths.items() if state_of(path) == "finished"}
+        return {point: RunView(path) for point, path in over.items()}
 
     @property
     def delta(self) -> float | None:
