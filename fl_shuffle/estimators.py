@@ -227,10 +227,9 @@ def estimate_frequency(
     budgets = require_budgets(epsilon0, count)
     p, q = randomizer.probabilities(budgets)
     signal = p - q
-    if not bool(np.all(signal > 0)):
-        # Budgets so small that e^epsilon0 rounds to 1 carry no information at all.
-        wrong = float(budgets[~(signal > 0)][0])
-        raise InvalidValueError("epsilon0", wrong, "is too small to estimate anything")
+    # Budgets so small that e^epsilon0 rounds to 1 carry no information at all.
+    for wrong in budgets[~(signal > 0)][:1]:
+        raise InvalidValueError("epsilon0", float(wrong), "is too small to estimate anything")
     weights = _weights(estimator, signal, q * (1 - q) / signal**2)
     factor = weights / signal
     # Variance of a report's bit is q(1-q), plus `gain` if the category is the user's own.

@@ -121,7 +121,9 @@ def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[
     folder = shlex.quote(str(place or summary["run_directory"]))
     lines = [f"! {summary['stopped_early']}"] if summary["stopped_early"] else []
     if summary["accuracy"] is not None:
-        lines.append(f"accuracy   {summary['accuracy']:<9.2%}{_tested(summary)}")
+        count = f"{summary['test_records']} " if summary["test_records"] is not None else ""
+        tested = f"on {count}{summary['test_data']} test records, after {summary['rounds']} rounds"
+        lines.append(f"accuracy   {summary['accuracy']:<9.2%}{tested}")
     if summary["columns"]:
         lines += _epsilons(summary)
     if summary["records_not_covered"]:
@@ -154,11 +156,6 @@ def _claim(summary: Mapping[str, Any]) -> str:
 
 def _entry(name: str, value: float | str | None, text: str) -> str:
     return f"{name:<11}{number(value):<9}{text}"
-
-
-def _tested(summary: Mapping[str, Any]) -> str:
-    count = f"{summary['test_records']} " if summary["test_records"] is not None else ""
-    return f"on {count}{summary['test_data']} test records, after {summary['rounds']} rounds"
 
 
 def _epsilons(summary: Mapping[str, Any]) -> list[str]:
@@ -229,8 +226,7 @@ def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
     for line in lines:
         # What is said of a column stands below what its notes say.
         margin = len(line) - len(line.lstrip())
-        entry = line[:11].strip() in ENTRIES
-        indent = " " * (20 if entry else 12 if margin else 4)
+        indent = " " * (20 if line[:11].strip() in ENTRIES else 12 if margin else 4)
         found += textwrap.wrap(
             line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         ) or [""]  # fmt: skip

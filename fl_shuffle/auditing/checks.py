@@ -270,8 +270,7 @@ def sign_checks(noise: Residuals, level: float) -> list[Check]:
             seen = math.sin(0.5 * math.pi * min(1.0, spread))
             method = f"signs of {total:,} products"
             power = f"would have caught a correlation of {seen:.2g}"
-            p_value = min(1.0, 2.0 * tail)
-            found.append(Check(game, method, len(noise.values), p_value, level, power))
+            found.append(Check(game, method, len(noise.values), min(1.0, 2.0 * tail), level, power))
     return found
 
 

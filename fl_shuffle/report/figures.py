@@ -157,7 +157,10 @@ def thinned(count: int) -> NDArray[np.int64]:
 def run_figures(run: RunRecord) -> list[Figure]:
     """The figures of one run that released something, in the order of the page."""
     found = [spend_over_rounds(run), clients_distribution(run), *worst_client_curves(run)]
-    return [*found, *([accuracy_over_rounds(run)] if len(run.accuracy) > 1 else [])]
+    if len(run.accuracy) > 1:
+        lines = accuracy_line([run], "accuracy", "test accuracy, %")
+        found.append(Figure("accuracy", "round", "test accuracy, %", lines))
+    return found
 
 
 def spend_over_rounds(run: RunRecord) -> Figure:
@@ -215,12 +218,6 @@ def worst_client_curves(run: RunRecord) -> list[Figure]:
         Figure("profile", "epsilon", "delta", profile, stretched="y", client=worst.client),
         Figure("trade-off", *axes, errors, low=0.0, high=1.0, client=worst.client),
     ]
-
-
-def accuracy_over_rounds(run: RunRecord) -> Figure:
-    """Test accuracy after the rounds at which it was measured."""
-    lines = accuracy_line([run], "accuracy", "test accuracy, %")
-    return Figure("accuracy", "round", "test accuracy, %", lines)
 
 
 def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[Line]:

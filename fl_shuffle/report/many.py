@@ -206,8 +206,7 @@ def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:
             named = [label] * bool(label) + [words] * (len(bounds) > 1 or not label)
             # One line a bound in its own colour; of several groups each has a colour for its three.
             kind = kind if len(groups) == 1 else f"{_kind(number)}-{kind}"
-            wide_by = 100.0 * np.nan_to_num(spread[at])
-            line = (column[name][at], 100.0 * accuracy[at], wide_by)
+            line = (column[name][at], 100.0 * accuracy[at], 100.0 * np.nan_to_num(spread[at]))
             lines.append(Line.of(kind, ": ".join(named), *line))
     delta = "" if sweep.delta is None else f" at delta = {sweep.delta:g}"
     return Figure(

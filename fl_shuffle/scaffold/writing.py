@@ -40,7 +40,9 @@ def write_app(target: Path) -> list[Path]:
     values = {"@NAME@": target.name, "@PACKAGE@": package, "@CLIENTS@": str(CLIENTS)}
     for mark, value in values.items():
         template = template.replace(mark, value)
-    found = {"budgets.csv": _budgets(), **dict(BLOCK.findall(template))}
+    budgets = [f"{client},{LEVELS[client % len(LEVELS)]},1e-5" for client in range(CLIENTS)]
+    table = "\n".join(["client_id,epsilon,delta", *budgets, ""])
+    found = {"budgets.csv": table, **dict(BLOCK.findall(template))}
     try:
         for name, text in found.items():
             path = target / name
@@ -49,8 +51,3 @@ def write_app(target: Path) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
     return [target / name for name in found]
-
-
-def _budgets() -> str:
-    lines = (f"{client},{LEVELS[client % len(LEVELS)]},1e-5\n" for client in range(CLIENTS))
-    return "client_id,epsilon,delta\n" + "".join(lines)
