@@ -18,7 +18,6 @@ from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.laws.gaussian import GaussianLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
 from fl_shuffle.accounting.reports import ClientClass, RoundType
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import InvalidValueError
 from tests.oracles import cells, hockey_stick, shuffle_delta, shuffled_law
 
@@ -167,8 +166,6 @@ def test_what_is_said_nearer_by_holds_far_out_too() -> None:
     own = curve.local_epsilon(1e-5)
     assert VectorCurve(kind).delta(0.9 * own) > 1e-5 > VectorCurve(kind).delta(0.5 * own)
     assert curve.epsilon(1e-5) < 0.5 * own
-    library = RoundLibrary()
-    assert library.epsilon({kind: 1}, 1e-5) <= library.epsilon({kind: 2}, 1e-5)
 
 
 @pytest.mark.slow
