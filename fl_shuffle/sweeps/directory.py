@@ -46,8 +46,9 @@ def read_sweep(path: Path) -> Sweep:
         return Sweep(dict(found["base"]), dict(found["grid"]), tuple(map(int, found["seeds"])))
     except FileNotFoundError:
         raise RunError(f"{path} holds no sweep: there is no {DESCRIPTION} in it") from None
-    except (KeyError, TypeError):
-        raise RunError(f"{path / DESCRIPTION} cannot be read: it describes no sweep") from None
+    except (KeyError, TypeError) as error:
+        said = f"cannot be read: it is no description of a sweep ({error})"
+        raise RunError(f"{path / DESCRIPTION} {said}") from None
     except (OSError, ValueError, ConfigError) as error:
         raise RunError(f"{path / DESCRIPTION} cannot be read: {error}") from None
 
