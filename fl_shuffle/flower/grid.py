@@ -50,6 +50,9 @@ SHOWN = 120
 # A worker that comes back from a kernel waits this long for the interpreter while another thread
 # computes in Python. CPython's 5 ms are as long as the kernels: they cost a third of a round.
 SWITCH_SECONDS = 5e-4
+# So long a grid that is closed waits for its threads: the interpreter aborts where one still gives
+# back torch's memory while it ends. One that hangs in a user's code is left behind.
+JOIN_SECONDS = 5.0
 
 
 class NamedError(Error):
@@ -122,19 +125,25 @@ class InProcessGrid(Grid):
         # Not a `ThreadPool`: the three threads of its own that each request passes take a twentieth
         # of a short round. Daemons: one that hangs does not keep the interpreter from ending.
         self._calls = SimpleQueue[Callable[[], object] | None]()
-        for _ in range(nodes):
-            Thread(target=_work, args=(self._calls,), daemon=True).start()
+        self._threads = [
+            Thread(target=_work, args=(self._calls,), daemon=True) for _ in range(nodes)
+        ]
+        for thread in self._threads:
+            thread.start()
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_interval))
         self._replies: dict[str, Message] = {}
 
     def close(self) -> None:
-        """Stop the worker threads."""
+        """Stop the worker threads, and wait for those that do not hang."""
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()
-        for _ in self._contexts:
+        for _ in self._threads:
             self._calls.put(None)
+        end = time.monotonic() + JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
         sys.setswitchinterval(self._switch_interval)
 
     def begin(self, call: Callable[[], None]) -> None:

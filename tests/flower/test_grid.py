@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from contextlib import closing
+from threading import Event
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_shuffle.flower import grid as grid_module
 from fl_shuffle.flower.grid import InProcessGrid
 
 
@@ -55,6 +58,25 @@ def test_a_node_s_state_is_one_request_s_at_a_time() -> None:
     with closing(InProcessGrid(app, {}, nodes=2, trusted=False)) as grid:
         assert not any(reply.has_error() for reply in grid.send_and_receive(messages))
     assert seen == list(range(6))
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_its_threads_end_with_it(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that gave back torch's memory while the interpreter ended aborted the process; one that
+    hangs in a user's code is not waited for."""
+    monkeypatch.setattr(grid_module, "JOIN_SECONDS", 0.1 if hangs else 60.0)
+    begun, left, before = Event(), Event(), threading.active_count()
+
+    def call() -> None:
+        begun.set()
+        left.wait(60.0 if hangs else 0.3)
+
+    grid = InProcessGrid(ClientApp(), {}, nodes=2)
+    grid.begin(call)
+    assert begun.wait(60.0)
+    grid.close()
+    assert threading.active_count() == before + hangs
+    left.set()
 
 
 def test_threads_read_arrays_while_garbage_is_collected() -> None:
