@@ -33,6 +33,7 @@ import numpy as np
 from flwr.app import Array, Context, Message
 from numpy.typing import NDArray
 
+from fl_shuffle.auditing.checks import NODES
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Difference, Published
 from fl_shuffle.configuration.reading import resolve_config
@@ -53,8 +54,6 @@ from fl_shuffle.simulation.launch import simulate
 
 ROUNDS = 2
 """The fewest with which one round follows another."""
-NODES = 2
-"""The fewest with which who plays whom can show."""
 HERE = __name__
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.assumptions import run_assumptions
+from fl_shuffle.accounting.rounds.class_table import distinct_rows
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import BY_PLACE, Budgets
@@ -193,8 +194,8 @@ class RunFacts:
         """Whether clients have budgets of several sizes, and the epsilons of a sum know nothing of
         it: Gaussian noise of all together hides whoever has the same clip equally well."""
         kinds, privacy = self.plan.classes, self.config.privacy
-        several = len(np.unique(np.stack([kinds.epsilon0, kinds.delta0]), axis=1).T) > 1
-        clips = np.unique(np.stack([kinds.records, kinds.sensitivity]), axis=1).T
+        several = len(distinct_rows(kinds.epsilon0, kinds.delta0).first) > 1
+        clips = distinct_rows(kinds.records, kinds.sensitivity).first
         alike = len(clips) == len(np.unique(kinds.records)) and privacy.assumed_honest is None
         gaussian = privacy.randomizer == "gaussian"
         return privacy.release == "sum" and gaussian and several and alike
