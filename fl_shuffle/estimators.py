@@ -92,8 +92,8 @@ class BoundedRandomizer:
 
     def scales(self, epsilon0: FloatArray) -> FloatArray:
         """Per user: the Laplace b, or duchi's half distance."""
-        halved = epsilon0 if self.name == "laplace" else 2.0 * np.tanh(epsilon0 / 2.0)
-        return (self.high - self.low) / halved
+        divisor = epsilon0 if self.name == "laplace" else 2.0 * np.tanh(epsilon0 / 2.0)
+        return (self.high - self.low) / divisor
 
     def randomize(
         self, values: NDArray[Any], epsilon0: float | FloatArray, generator: np.random.Generator

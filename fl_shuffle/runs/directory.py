@@ -170,8 +170,8 @@ class RunDirectory:
         """Write what is said below `fl_shuffle.run` to run.log, with times or not."""
         with self.append(LOG) as file:
             handler = logging.StreamHandler(file)
-            stamp = "%(asctime)s " if times else ""
-            handler.setFormatter(logging.Formatter(f"{stamp}%(levelname)s %(name)s: %(message)s"))
+            time = "%(asctime)s " if times else ""
+            handler.setFormatter(logging.Formatter(f"{time}%(levelname)s %(name)s: %(message)s"))
             before = log.level
             log.addHandler(handler)
             log.setLevel(logging.INFO)

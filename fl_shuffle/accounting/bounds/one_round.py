@@ -16,9 +16,9 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU, gaussian_epsil
 from fl_shuffle.errors import require_open_unit, require_real
 
 RUNG = 1.25
-"""Points at which a search tries the curve before it brackets lie so far apart, relatively ..."""
+"""A search for an epsilon first goes up in steps of this factor, from the predicted one ..."""
 SEARCH_FROM = 0.01
-"""... and but for the first at least at this share of the largest epsilon."""
+"""... or, from the second step on, from this share of the local epsilon if that is more."""
 
 
 class Theorem(NamedTuple):
