@@ -41,7 +41,16 @@ RUN = ("python", "sh", "toml", "csv")
 SHOWN = ("text", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}", "{all-commands}",
          "{all-settings}")  # fmt: skip
 """Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
-LONG = ("index", "guide", "certificates", "coming-from", "own-data", "own-app", "own-parts")
+LONG = (
+    "README",
+    "index",
+    "guide",
+    "certificates",
+    "coming-from",
+    "own-data",
+    "own-app",
+    "own-parts",
+)
 """Pages whose blocks train federations of their own."""
 SMALL = {"run.rounds": 3, "data.clients": 20, "budgets.low": 0.2, "budgets.high": 0.4}
 """The run that a page's RUN stands for."""
