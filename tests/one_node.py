@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -95,9 +96,6 @@ class OneNode:
         self, request: TrainRequest, parameters: Tensor
     ) -> tuple[np.ndarray, np.ndarray]:
         """Their sum [d], and of which [k]."""
-        summed = TrainRequest(
-            request.round_number, request.first, request.span, request.bitmap, summed=True
-        )
-        reply = self.ask(summed, parameters)
+        reply = self.ask(replace(request, summed=True), parameters)
         record = reply.content["report"]
         return record["total"].numpy(), record["valid"].numpy()

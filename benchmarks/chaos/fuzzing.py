@@ -171,7 +171,7 @@ def _array(content: bytes) -> object:
 
 
 def _records(draw: Draw) -> RecordDict:
-    good = {"round": 1, "first": 0, "span": 3, "bitmap": b""}
+    good = {"round": 1, "first": 0, "span": 3, "bitmap": b"\xe0"}
     for _ in range(draw.randint(1, 2)):
         good[draw.choice(list(good))] = draw.choice(VALUES)
     data = Array(np.ones((3, 4), dtype=np.float32)).data
@@ -194,7 +194,7 @@ def _records(draw: Draw) -> RecordDict:
 def _reply(content: RecordDict) -> object:
     """What a node and the server make of it."""
     reply = Message(content, reply_to=_question())
-    found = read_answer(reply, TrainRequest(1, 0, 3), 4, Counter())
+    found = read_answer(reply, TrainRequest(1, np.arange(3)), 4, Counter())
     if found is not None:
         assert isinstance(found, Reports)
         if found.rows.shape != (3, 4) or found.rows.dtype != np.float32:
@@ -209,7 +209,7 @@ def _reply(content: RecordDict) -> object:
 @cache
 def _question() -> Message:
     model = Layout.flat(3).record(np.zeros(3, np.float32))
-    return stamp(TrainRequest(1, 0, 3).message(model, 2))
+    return stamp(TrainRequest(1, np.arange(3)).message(model, 2))
 
 
 Cell = tuple[str, str, str, Any]

@@ -126,7 +126,7 @@ KINDS: dict[str, Callable[[np.ndarray], Any]] = {
 def client(message: Message, context: Context) -> Any:
     """The honest client, but for client 0 (each is asked alone): it sends what `KIND` names."""
     reply = honest(message, context)
-    if reply.has_error() or TrainRequest.of(message).first:
+    if reply.has_error() or TrainRequest.of(message).clients[0]:
         return reply
     reports = reply.content.array_records[REPORT_RECORD][REPORTS].numpy()
     content = KINDS[os.environ[KIND]](reports)

@@ -21,8 +21,8 @@ class ServerOptimizer:
     A report points uphill (a gradient, or minus a local update): the step goes against it.
     `averaging = a > 0` releases the mean of the iterates of the last `a` share of the rounds.
 
-    The steps have the bits of PyTorch's optimizers, whose classes import the whole compiler when the
-    first one is built: that takes as long as everything else before the first round.
+    The steps have the bits of PyTorch's optimizers, whose classes import the whole compiler when
+    the first one is built: that takes as long as everything else before the first round.
     """
 
     def __init__(self, section: ServerSection, parameters: Tensor) -> None:

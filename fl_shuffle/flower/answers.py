@@ -71,11 +71,11 @@ class Node:
 
     def require_held(self, request: TrainRequest) -> None:
         """Refuse to play clients whose records lie elsewhere; raises `InvalidValueError`."""
-        last = request.first + request.span - 1
-        if request.first < self.held.start or last >= self.held.stop:
+        first, last = request.clients[[0, -1]].tolist()
+        if first < self.held.start or last >= self.held.stop:
             raise InvalidValueError(
                 "requested clients",
-                f"{request.first} to {last}",
+                f"{first} to {last}",
                 f"this node holds {words_of(self.held)}",
             )
 
@@ -188,18 +188,14 @@ class SumAnswer:
 
 
 def read_answer(
-    reply: Message,
-    asked: TrainRequest,
-    dimension: int,
-    reasons: Counter[str],
-    batches: int = 1,
+    reply: Message, asked: TrainRequest, dimension: int, reasons: Counter[str], batches: int = 1
 ) -> Reports | PartialSum | None:
     """The answer in a reply, or None and another one of the reasons for missing reports.
 
     Each client reports to each of the round's `batches`. Everything else that a reply might carry
     (metadata, error text, metrics) is left behind here.
     """
-    clients = len(asked.clients) if asked.bitmap else asked.span
+    clients = len(asked.clients)
     try:
         found = _read(reply, asked.summed, clients, (clients * batches, dimension))
     except Exception as error:

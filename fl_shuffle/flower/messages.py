@@ -13,20 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -67,14 +59,11 @@ class _LocalArray(Array):
         self.values = values  # for who only reads
         self._shared = shared
 
-    @property
+    @cached_property
     def data(self) -> bytes:  # type: ignore[override]
-        if "_serialized" not in self.__dict__:
-            buffer = BytesIO()
-            np.save(buffer, self.values, allow_pickle=False)
-            self.__dict__["_serialized"] = buffer.getvalue()
-        serialized: bytes = self.__dict__["_serialized"]
-        return serialized
+        buffer = BytesIO()
+        np.save(buffer, self.values, allow_pickle=False)
+        return buffer.getvalue()
 
     def numpy(self) -> NDArray[Any]:
         """The array itself, or a copy of a shared one."""
@@ -171,32 +160,23 @@ class Layout:
 
         Raises `KeyError` for one that is missing, `InvalidValueError` for another number of values.
         """
-        found, filled = np.empty(self.size, dtype=np.float32) if out is None else out, 0
-        for name in self.names:
-            array = record[name]
-            part = array.values if isinstance(array, _LocalArray) else array.numpy()
-            part = part.reshape(-1)
-            if filled + part.size <= self.size:
-                found[filled : filled + part.size] = part
-            filled += part.size
-        if filled != self.size:
-            raise InvalidValueError("arrays", filled, f"must be the model's {self.size} numbers")
-        return found
+        held = [record[name] for name in self.names]
+        parts = [each.values if isinstance(each, _LocalArray) else each.numpy() for each in held]
+        count = sum(part.size for part in parts)
+        if count != self.size:
+            raise InvalidValueError("arrays", count, f"must be the model's {self.size} numbers")
+        vector = np.empty(self.size, dtype=np.float32) if out is None else out
+        return np.concatenate([part.reshape(-1) for part in parts], out=vector, casting="unsafe")
 
     def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
         """A record of the vector, cut into the layout's arrays; whoever reads one gets a copy."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        parts = zip(self.names, np.split(vector, ends[:-1]), self.shapes, self.dtypes, strict=True)
         arrays = {
-            name: vector[part].reshape(shape).astype(dtype, copy=False)
-            for name, part, shape, dtype in self._parts
+            name: values.reshape(shape).astype(dtype, copy=False)
+            for name, values, shape, dtype in parts
         }
         return array_record(arrays, shared=True)
-
-    @cached_property
-    def _parts(self) -> list[tuple[str, slice, tuple[int, ...], str]]:
-        """Every array's name, where in the vector it lies, its shape and type."""
-        ends = list(accumulate(map(math.prod, self.shapes), initial=0))
-        parts = map(slice, ends[:-1], ends[1:])
-        return list(zip(self.names, parts, self.shapes, self.dtypes, strict=True))
 
 
 def vector_of(arrays: ArrayRecord) -> Tensor:
@@ -204,35 +184,14 @@ def vector_of(arrays: ArrayRecord) -> Tensor:
     return torch.from_numpy(Layout.of(arrays).flatten(arrays))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainRequest:
-    """Virtual clients that are to report on round `round_number`: those of the range `first` ..
-    `first + span - 1` whose bit is set in `bitmap` (`numpy.packbits`; empty: all of them).
-    `summed`: a simulated node may answer with the sum of their reports."""
+    """The virtual clients, ids ascending, that are to report on round `round_number`. `summed`: a
+    simulated node may answer with the sum of their reports."""
 
     round_number: int
-    first: int
-    span: int
-    bitmap: bytes = b""
+    clients: NDArray[np.int64]
     summed: bool = False
-
-    @property
-    def clients(self) -> NDArray[np.int64]:
-        """The client ids, ascending."""
-        if not self.bitmap:
-            return np.arange(self.first, self.first + self.span)
-        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), count=self.span)
-        return self.first + np.flatnonzero(bits)
-
-    @classmethod
-    def covering(cls, round_number: int, clients: NDArray[np.int64]) -> TrainRequest:
-        """The request for these ascending client ids."""
-        first, span = int(clients[0]), int(clients[-1] - clients[0]) + 1
-        if span == len(clients):
-            return cls(round_number, first, span)
-        bits = np.zeros(span, dtype=bool)
-        bits[clients - first] = True
-        return cls(round_number, first, span, np.packbits(bits).tobytes())
 
     def message(
         self,
@@ -245,14 +204,19 @@ class TrainRequest:
         """The training message that carries this request and the model.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
-        `beside` are further records; `facts` are the shuffler's (see `Shuffler.facts`).
+        `beside` are further records; `facts` are the shuffler's (see `Shuffler.facts`). The clients
+        are those of the range `first` .. `first + span - 1` whose bit is set in `bitmap`
+        (`numpy.packbits`).
         """
+        first = int(self.clients[0])
+        asked = np.zeros(int(self.clients[-1]) - first + 1, dtype=bool)
+        asked[self.clients - first] = True
         request = ConfigRecord(
             {
                 "round": self.round_number,
-                "first": self.first,
-                "span": self.span,
-                "bitmap": self.bitmap,
+                "first": first,
+                "span": len(asked),
+                "bitmap": np.packbits(asked).tobytes(),
                 **({"summed": True} if self.summed else {}),
                 **facts,
             }
@@ -267,20 +231,22 @@ class TrainRequest:
         """Read the request out of a training message.
 
         Raises `InvalidValueError` for one that names no clients, or others than the run's
-        `clients`: nothing of its size is made before that is known.
+        `clients`.
         """
-        record = message.content.get(REQUEST_RECORD)
-        record = record if isinstance(record, ConfigRecord) else ConfigRecord()
-        number, first, span = (record.get(key) for key in ("round", "first", "span"))
+        record = record_in(message.content, REQUEST_RECORD, ConfigRecord) or ConfigRecord()
+        number = require_integer("requested round", record.get("round"), minimum=1)
+        first = require_integer("first requested client", record.get("first"), minimum=0)
+        most = None if clients is None else clients - first
+        span = require_integer(
+            "span of requested clients", record.get("span"), minimum=1, maximum=most
+        )
         bitmap = record.get("bitmap")
-        require_integer("requested round", number, minimum=1)
-        require_integer("first requested client", first, minimum=0)
-        most = None if clients is None else clients - int(first)  # type: ignore[arg-type]
-        require_integer("span of requested clients", span, minimum=1, maximum=most)
-        if not isinstance(bitmap, bytes) or len(bitmap) not in (0, (int(span) + 7) // 8):  # type: ignore[arg-type]
-            raise InvalidValueError("bitmap of requested clients", bitmap, "has the wrong size")
-        summed = record.get("summed") is True
-        return cls(int(number), int(first), int(span), bitmap, summed)  # type: ignore[arg-type]
+        whole = isinstance(bitmap, bytes) and len(bitmap) == (span + 7) // 8
+        bits = np.frombuffer(bitmap if whole else b"", np.uint8)  # type: ignore[arg-type]
+        asked = np.flatnonzero(np.unpackbits(bits)[:span])
+        if not asked.size:
+            raise InvalidValueError("bitmap of requested clients", bitmap, "names nobody")
+        return cls(number, first + asked, record.get("summed") is True)
 
 
 def record_in(content: RecordDict, name: str, kind: type[Kind]) -> Kind | None:

@@ -76,7 +76,7 @@ class Nodes:
                 (nodes for held, nodes in partitions if held is None or held[client]), None
             )
             if nodes is not None:
-                yield TrainRequest(number, client, 1), nodes[place % len(nodes)]
+                yield TrainRequest(number, np.array([client])), nodes[place % len(nodes)]
 
     def messages(
         self, assignments: Sequence[Assignment], model: ArrayRecord, facts: Mapping[str, str]
@@ -112,4 +112,4 @@ def requests(
     after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
     low, high = starts[after - 1], starts[after]
     for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
-        yield TrainRequest.covering(number, chosen[first:last])
+        yield TrainRequest(number, chosen[first:last])

@@ -105,7 +105,7 @@ def test_nothing_of_a_request_waits_for_the_collector() -> None:
     try:
         with nodes(app, tables=tables) as grid:
             model = layout.record(np.zeros(5, np.float32))
-            request = TrainRequest(1, 0, 3).message(model, 2)
+            request = TrainRequest(1, np.arange(3)).message(model, 2)
             reply = next(iter(grid.send_and_receive([request])))
             given.append(weakref.ref(reply.content["report"]["reports"]))
             assert len(given) == 7 and given[-1]() is not None

@@ -139,7 +139,7 @@ def test_a_nodes_threads_change_no_bit_of_a_seeded_run(entropy: str, threads: in
         torch.set_num_threads(2)
         return own(message, context)
 
-    ask(with_two, TrainRequest(1, 4, 2), tables=settings(entropy=entropy))
+    ask(with_two, TrainRequest(1, np.arange(4, 6)), tables=settings(entropy=entropy))
     assert used == [threads, threads]
 
 
@@ -170,18 +170,18 @@ def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
     for simulated in (False, True):
         said = {SIMULATED: True} if simulated else {}
         how = {"tables": settings(entropy="system"), "node_config": said}
-        reply = ask(failing, TrainRequest(1, 0, 5), **how)
+        reply = ask(failing, TrainRequest(1, np.arange(5)), **how)
         assert reply.has_error() is simulated
         assert simulated or reports_of(reply).shape == (5, DIMENSION)
 
 
 def test_nothing_but_reports_leaves_a_node() -> None:
     third = {"partition-id": 1, "num-partitions": 3}
-    reply = ask(client, TrainRequest(1, 8, 3), node_config=third)
+    reply = ask(client, TrainRequest(1, np.arange(8, 11)), node_config=third)
     assert list(reply.content) == ["report"] and list(reply.content["report"]) == ["reports"]
     assert reports_of(reply).shape == (3, DIMENSION)
     with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
-        ask(client, TrainRequest(1, 7, 3), node_config=third)
+        ask(client, TrainRequest(1, np.arange(7, 10)), node_config=third)
 
 
 def test_no_other_message_reaches_the_app() -> None:
@@ -208,7 +208,7 @@ def reports_of_rounds(
     """What clients 4 and 5 send [rounds, 2, d], their model at `weight`; and the run's plan."""
     start = Layout.of(ArrayRecord(model().state_dict())).record(np.full(DIMENSION, weight, "f4"))
     with nodes(app, tables=tables, **how) as grid:
-        requests = (TrainRequest(number, 4, 2) for number in range(1, rounds + 1))
+        requests = (TrainRequest(number, np.arange(4, 6)) for number in range(1, rounds + 1))
         messages = [request.message(start, 2) for request in requests]
         replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
     return np.array(replies), RunParts.made_of(parse_config(tables)).randomizers

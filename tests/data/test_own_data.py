@@ -129,6 +129,6 @@ def test_other_sites_records_are_not_needed(unit: str) -> None:
         task = load_task(config)
         assert task.offsets.tolist() == list(range(0, CLIENTS * EACH + 1, EACH))
         parameters = torch.linspace(-1, 1, sum(p.numel() for p in task.model(config).parameters()))
-        reports.append(OneNode(config, task).reports(TrainRequest(1, 4, 4), parameters))
+        reports.append(OneNode(config, task).reports(TrainRequest(1, np.arange(4, 8)), parameters))
     assert np.array_equal(*reports)
     assert np.ptp(reports[0]) > 0

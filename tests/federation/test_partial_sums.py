@@ -35,7 +35,7 @@ def test_the_sum_is_that_of_the_reports(
     monkeypatch.setattr(clipper, "HELD_NUMBERS", held)
     config = configured(model=model)
     task, parameters = task_of(config, {4: math.nan}), parameters_of(config)
-    for request in (TrainRequest(2, 0, 4), TrainRequest.covering(2, np.array([0, 1, 3]))):
+    for request in (TrainRequest(2, np.arange(4)), TrainRequest(2, np.array([0, 1, 3]))):
         reports = OneNode(config, task).reports(request, parameters)
         total, usable = OneNode(config, task).sum_of_reports(request, parameters)
         np.testing.assert_array_equal(total, reports.astype(np.float64).sum(0))
@@ -45,7 +45,7 @@ def test_the_sum_is_that_of_the_reports(
 def test_a_report_that_is_none_is_left_out() -> None:
     config = configured()
     player, parameters = OneNode(config, task_of(config)), parameters_of(config)
-    reports = player.reports(TrainRequest(1, 0, 4), parameters)
+    reports = player.reports(TrainRequest(1, np.arange(4)), parameters)
     whole = player.federation.randomizer
 
     def spoilt(rows: torch.Tensor, clients: np.ndarray, number: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_a_report_that_is_none_is_left_out() -> None:
         return reports
 
     player.federation.randomizer = spoilt
-    total, usable = player.sum_of_reports(TrainRequest(1, 0, 4), parameters)
+    total, usable = player.sum_of_reports(TrainRequest(1, np.arange(4)), parameters)
     assert usable.tolist() == [True, True, False, True]
     np.testing.assert_array_equal(total, reports[[0, 1, 3]].astype(np.float64).sum(0))
 
@@ -64,7 +64,7 @@ def test_a_node_that_is_not_simulated_sends_no_sum() -> None:
     context = Context(1, 2, {}, RecordDict(), {RESOLVED: Config().to_json()})
     model = Layout.flat(3).record(np.zeros(3, np.float32))
     with pytest.raises(ConfigError):
-        app(TrainRequest(1, 0, 4, summed=True).message(model, 2), context)
+        app(TrainRequest(1, np.arange(4), summed=True).message(model, 2), context)
 
 
 def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
@@ -82,7 +82,7 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
             {"reports": np.ones((2, 3), np.float32)},
         )
     ):
-        request = TrainRequest(1, 2 * position, 2, summed=True)
+        request = TrainRequest(1, np.array([2 * position, 2 * position + 1]), summed=True)
         found = read_answer(
             reply_with(request.message(model, 2), **answer), request, 3, batch.reasons
         )
@@ -94,6 +94,6 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     assert released.total.tolist() == [5.0, -1.0, 2.0]
     assert batch.reasons == Counter({OUT_OF_RANGE: 4, "wrong shape": 2})
     # Nor is one that nobody asked for.
-    unasked = TrainRequest(1, 0, 2)
+    unasked = TrainRequest(1, np.arange(2))
     total = reply_with(unasked.message(model, 2), total=np.ones(3), valid=both)
     assert read_answer(total, unasked, 3, Counter()) is None

@@ -82,7 +82,7 @@ def test_a_deployment_plays_no_such_run() -> None:
     run_config = {RESOLVED: config.to_json(), "fl-shuffle-simulation": True}
     adopt_task_identity(7)
     model = array_record({"parameters": np.zeros(650, np.float32)}, shared=True)
-    message = TrainRequest(1, 0, 4).message(model, 3)
+    message = TrainRequest(1, np.arange(4)).message(model, 3)
     for node_config in ({}, {"partition-id": 0, "num-partitions": 1}):
         context = Context(7, 3, node_config, RecordDict(), run_config)
         with pytest.raises(ConfigError, match="fl-shuffle simulate"):

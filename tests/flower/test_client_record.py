@@ -105,9 +105,9 @@ def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
     model = Layout.flat(650).record(np.zeros(650, np.float32))
     system = {**tables, "run": {"entropy": "system"}}
     with nodes(app, tables=system, node_config=config) as grid:
-        asked = [TrainRequest(number, 0, 2).message(model, 2) for number in (1, 1, 2, 3)]
+        asked = [TrainRequest(number, np.arange(2)).message(model, 2) for number in (1, 1, 2, 3)]
         first, *later = [reports_of(reply) for reply in grid.send_and_receive(asked)]
     assert np.isfinite(first).all() and np.isnan(later).all()
     seeded = nodes(app, tables=tables, node_config=config)
     with seeded as grid, pytest.raises(ConfigError, match="entropy"):
-        grid.send_and_receive([TrainRequest(4, 0, 2).message(model, 2)])
+        grid.send_and_receive([TrainRequest(4, np.arange(2)).message(model, 2)])

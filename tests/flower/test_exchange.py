@@ -55,7 +55,9 @@ def test_slow_nodes_cost_one_timeout_and_nobody_else(
     grid = Grid(now, slow)
     taken: list[int] = []
     model = Layout.flat(1).record(np.zeros(1, np.float32))
-    asked = [TrainRequest(1, node, 1).message(model, node, TIMEOUT) for node in range(1, 13)]
+    asked = [
+        TrainRequest(1, np.array([node])).message(model, node, TIMEOUT) for node in range(1, 13)
+    ]
     took: Any = lambda position, reply: taken.append(position + 1)  # noqa: E731
     exchange(grid, asked, took, window=4, timeout=TIMEOUT)  # type: ignore[arg-type]
     assert sorted(taken) == sorted(set(range(1, 13)) - slow)

@@ -36,7 +36,9 @@ CLIENTS, DIMENSION = 8, 5
 
 def message() -> Message:
     adopt_task_identity(1)
-    return stamp(TrainRequest(1, 0, 4).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2))
+    return stamp(
+        TrainRequest(1, np.arange(4)).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2)
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, make in KINDS.items() if "_array" in repr(make)])
@@ -44,20 +46,20 @@ def test_what_is_no_whole_array_is_not_read(kind: str) -> None:
     causes: Counter[str] = Counter()
     for content in (KINDS[kind](np.ones((4, 5), np.float32)), RecordDict({"other": ArrayRecord()})):
         reply = Message(content, reply_to=message())
-        assert read_answer(reply, TrainRequest(1, 0, 4), 5, causes) is None
+        assert read_answer(reply, TrainRequest(1, np.arange(4)), 5, causes) is None
     assert causes.total() == 8 and causes["sent no report"] >= 4
 
 
 @pytest.mark.parametrize(
     "changes",
     [{"span": 10**9}, {"span": 0}, {"span": -5}, {"first": 9}, {"first": -1}, {"span": 2.5},
-     {"round": 0}, {"bitmap": b"\xff"}, {"bitmap": "x"}, {"span": "8"}],
+     {"round": 0}, {"bitmap": b"\xff"}, {"bitmap": "xx"}, {"bitmap": b"\0\x3f"}, {"span": "8"}],
 )  # fmt: skip
 def test_a_request_is_checked_before_anything_of_its_size_is_made(
     changes: dict[str, object],
 ) -> None:
     asked = message()
-    values = {"round": 1, "first": 0, "span": 10, "bitmap": b"", **changes}
+    values = {"round": 1, "first": 0, "span": 10, "bitmap": b"\xff\xc0", **changes}
     asked.content[REQUEST_RECORD] = ConfigRecord(values)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError):
         TrainRequest.of(asked, 10)

@@ -207,8 +207,8 @@ def test_a_node_refuses_clients_it_does_not_hold() -> None:
     grid, model = SuperNodes({1: part(1, 5)}), Layout.flat(650).record(np.zeros(650, np.float32))
     for first in (9, 19):
         with pytest.raises(InvalidValueError, match="clients 10 to 19"):
-            grid.push_messages([TrainRequest(1, first, 2).message(model, 1)])
-    asked = [TrainRequest(1, first, 2).message(model, 1) for first in (10, 18)]
+            grid.push_messages([TrainRequest(1, np.arange(first, first + 2)).message(model, 1)])
+    asked = [TrainRequest(1, np.arange(first, first + 2)).message(model, 1) for first in (10, 18)]
     assert not any(grid.replies[each].has_error() for each in grid.push_messages(asked))
 
 

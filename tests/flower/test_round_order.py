@@ -30,7 +30,7 @@ class Round:
         def train(asked: Message, context: Context) -> Message:
             note("broadcast")
             request = TrainRequest.of(asked)
-            if request.first >= answering:
+            if request.clients[0] >= answering:
                 return Message(Error(code=1), reply_to=asked)
             rows = np.full((len(request.clients), DIMENSION), 0.5, dtype=np.float32)
             return reply_with(asked, reports=rows)

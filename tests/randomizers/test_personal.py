@@ -93,7 +93,7 @@ def test_noise_that_protects_somebody_has_64_bits(
     monkeypatch.setattr(personal, "NoiseStream", Watched)
     config = configured(entropy)
     task = task_of(config)
-    reports = OneNode(config, task).reports(TrainRequest(1, 0, 4), parameters_of(config))
+    reports = OneNode(config, task).reports(TrainRequest(1, np.arange(4)), parameters_of(config))
     assert not np.mod(reports.astype(np.float64), task.plan.step[:, None]).any()
     # The audit plays with noise of the run's word size.
     Canaries(config, dimension=5).play(1)
@@ -112,13 +112,15 @@ def test_who_asks_twice_gets_other_noise(randomizer: str) -> None:
     task, theta = task_of(config), parameters_of(config)
     player = OneNode(config, task)
     requests, scale = 40, task.plan.scale[: len(SIZES), None]
-    first = [player.reports(TrainRequest(1, 0, len(SIZES)), theta) for _ in range(requests)]
-    again = [player.reports(TrainRequest(1, 0, len(SIZES)), theta) for _ in range(requests)]
+    first = [player.reports(TrainRequest(1, np.arange(len(SIZES))), theta) for _ in range(requests)]
+    again = [player.reports(TrainRequest(1, np.arange(len(SIZES))), theta) for _ in range(requests)]
     moved = (np.array(first, dtype=np.float64) - np.array(again)) / scale
     # Of one noise the variance is 1 (2 for Laplace, in its scale), of two independent ones twice.
     wanted = 2.0 * (2.0 if randomizer == "laplace" else 1.0)
     assert 0.85 < np.mean(np.square(moved)) / wanted < 1.15
-    sums = [player.sum_of_reports(TrainRequest(1, 0, len(SIZES)), theta)[0] for _ in range(2)]
+    sums = [
+        player.sum_of_reports(TrainRequest(1, np.arange(len(SIZES))), theta)[0] for _ in range(2)
+    ]
     assert not np.array_equal(*sums)
 
 

@@ -200,6 +200,6 @@ def test_a_client_tells_nobody_what_is_wrong_with_its_records(
     monkeypatch.setattr(clients.app.Federation, "of", refuses)
     model = Layout.flat(3).record(np.zeros(3, np.float32))
     with nodes(clients.app.app, tables={"data": {"clients": 4}}) as grid:
-        reply = next(iter(grid.send_and_receive([TrainRequest(1, 0, 4).message(model, 2)])))
+        reply = next(iter(grid.send_and_receive([TrainRequest(1, np.arange(4)).message(model, 2)])))
     assert reply.has_error() and not reply.error.reason
     assert "record 17 is odd" in caplog.text
