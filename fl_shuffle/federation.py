@@ -33,7 +33,7 @@ from fl_shuffle.data.models import flatten_parameters, load_parameters
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
-from fl_shuffle.flower.first_trainings import FirstTrainings, is_simulated
+from fl_shuffle.flower.first_trainings import FirstTrainings
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import (
     MODEL_RECORD,
@@ -46,7 +46,7 @@ from fl_shuffle.flower.messages import (
 from fl_shuffle.flower.node_registry import reply_with_holding
 from fl_shuffle.flower.nodes import Nodes, every_client
 from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import config_of, is_simulated, require_simulated
 from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.flower.supernodes import read_supernodes
 from fl_shuffle.gradients import make_gradient_engine, packing_of

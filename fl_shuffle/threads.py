@@ -44,19 +44,6 @@ def keep_one_thread() -> None:
     _one_blas_thread()
 
 
-@contextmanager
-def kept_default_dtype() -> Iterator[None]:
-    """torch's default dtype as before once this is left: it is the whole process's, and a user's
-    code that changes it would have everybody else compute in it."""
-    import torch
-
-    before = torch.get_default_dtype()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def on_all_cores(work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
     """`[work(part) for part in parts]`, in that order, one thread per core.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
@@ -18,7 +17,6 @@ from fl_shuffle.flower.settings import require_same_app_config
 from fl_shuffle.flower.strategy import (
     Evaluate,
     PlayedByStart,
-    ShuffleStrategy,
     metrics_in,
     require_no_evaluation,
 )
@@ -107,22 +105,16 @@ class ConfiguredStrategy(PlayedByStart):
         first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
         opened = load_attribute(STRATEGY, field="")
         given = self._parts, grid, self._context, trained, tuple(first), frozen
-        with opened(*given) as strategy, _hint(strategy):
-            settings = train_config or ConfigRecord()
-            result: Result = strategy.start(
-                grid, trained, rounds, timeout, settings, evaluate_fn=evaluate_fn
-            )
+        settings = train_config or ConfigRecord()
+        with opened(*given) as strategy:
+            try:
+                result: Result = strategy.start(
+                    grid, trained, rounds, timeout, settings, evaluate_fn=evaluate_fn
+                )
+            except PrivacyBudgetError as error:
+                if strategy.answered:
+                    raise
+                raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None
         if first:
             result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
         return result
-
-
-@contextmanager
-def _hint(strategy: ShuffleStrategy) -> Iterator[None]:
-    """Where nobody has sent a report, say what to look at."""
-    try:
-        yield
-    except PrivacyBudgetError as error:
-        if strategy.answered:
-            raise
-        raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None

@@ -8,16 +8,13 @@ end, and train on noise alone.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 
 import flwr
 
-from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ProgramError, text_of
-from fl_shuffle.flower.settings import APP_ROOT, SIMULATED
+from fl_shuffle.flower.settings import APP_ROOT
 
 FEW = 3
 """So many clients that fail alike, and nobody before them who does not, are a mistake."""
@@ -25,14 +22,6 @@ PROGRAM_FAILS = 77
 """Code of a node's error reply that tells of one; its reason says which."""
 LONGEST = 400
 """Characters of it that are told."""
-
-
-def is_simulated(config: Config, node_config: Mapping[str, object] = MappingProxyType({})) -> bool:
-    """Whether all data are those of whoever runs it: clients' errors may be told to them.
-
-    Seeded noise protects nobody, wherever it is drawn.
-    """
-    return bool(node_config.get(SIMULATED)) or config.run.entropy == "seeded"
 
 
 class FirstTrainings:

@@ -12,8 +12,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -30,7 +30,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_shuffle.errors import FlShuffleError, ProgramError, text_of
 from fl_shuffle.flower.settings import SIMULATED
-from fl_shuffle.threads import kept_default_dtype
 
 log = logging.getLogger("fl_shuffle.client.engine")
 
@@ -221,12 +220,7 @@ class InProcessGrid(Grid):
 
 
 def exchange(
-    grid: Grid,
-    messages: Iterable[Message],
-    take: Take,
-    *,
-    window: int,
-    timeout: float,
+    grid: Grid, messages: Iterable[Message], take: Take, *, window: int, timeout: float
 ) -> None:
     """Call take(position of the request, reply) as replies arrive, at most `window` under way.
 
@@ -259,6 +253,17 @@ def exchange(
         else:
             silence = time.monotonic() - last
             time.sleep(max(POLL_SECONDS, min(LONGEST_POLL_SECONDS, POLL_SHARE * silence)))
+
+
+@contextmanager
+def kept_default_dtype() -> Iterator[None]:
+    """torch's default dtype as before once this is left: it is the whole process's, and a user's
+    code that changes it would have everybody else compute in it."""
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def reply_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import ConfigError, require_choice, require_real
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
-from fl_shuffle.flower.mods import AppUpdates, OwnClients
+from fl_shuffle.flower.mods import OwnClients
 from fl_shuffle.flower.remote_shuffler import SHUFFLER
 from fl_shuffle.gradients.clipper import ClippedRows
 from fl_shuffle.randomizers.additive import NOISES
@@ -89,22 +89,11 @@ class LocalRandomizerMod:
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> ArrayRecord:
         """The received arrays minus the report."""
-        itself = _Itself(message, context)
-        model = torch.from_numpy(itself.layout.flatten(model_in(message.content)))
-        clip = ClippedRows(AppUpdates(itself, call_next), [self._clip], self._randomizer.norm)
+        layout = Layout.of(model_in(message.content))
+        itself = OwnClients(layout, lambda _: nullcontext((message, context)))
+        model = torch.from_numpy(layout.flatten(model_in(message.content)))
+        updates = partial(itself.updates, call_next)
+        clip = ClippedRows(updates, [self._clip], self._randomizer.norm)
         stream = NoiseStream(os.urandom(KEY_BYTES), len(model), bits=64)
         report = self._randomizer.reports(clip(model, ITSELF), ITSELF, stream)[0]
-        return itself.layout.record((model - report).numpy())
-
-
-class _Itself(OwnClients):
-    """The node as the one client of its messages."""
-
-    def __init__(self, message: Message, context: Context) -> None:
-        self._given = message, context
-        self._first = None
-        self.layout = Layout.of(model_in(message.content))
-
-    @contextmanager
-    def _as_client(self, client: int) -> Iterator[tuple[Message, Context]]:
-        yield self._given
+        return layout.record((model - report).numpy())

@@ -1,8 +1,7 @@
 """A user's own ClientApp: what its training returns becomes randomized reports.
 
 The app keeps Flower's signatures, and trains as for Flower's own strategies: arrays in, arrays out.
-A Flower mod around it clips each client's update, adds the client's own noise, and lets nothing
-else leave.
+Around it each client's update is clipped, its own noise is added, and nothing else leaves.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from fl_shuffle.errors import ConfigError, ProgramError, RunError, text_of
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.answers import Request
-from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings, is_simulated
+from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED, kept_default_dtype
 from fl_shuffle.flower.messages import (
     CONFIG_RECORD,
     MODEL_RECORD,
@@ -41,81 +41,15 @@ from fl_shuffle.flower.messages import (
 )
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients, RecordsOf
+from fl_shuffle.flower.settings import is_simulated
 from fl_shuffle.gradients.clipper import ClippedRows, Clipper
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.randomizers.per_client import Ids
-from fl_shuffle.threads import kept_default_dtype
 
 log = logging.getLogger("fl_shuffle.client")
 
 _AS_ZERO = "; it counts as zero, and the report is sent"
-
-
-@dataclass
-class ShuffleMod:
-    """Asks the app for each client's update, clips and randomizes it, and lets nothing else leave.
-
-    For a ClientApp that answers training messages with its new arrays (as under Flower's own
-    strategies). A request for several clients asks the app once for each of them, with
-    `context.node_config["partition-id"]` naming the client and `num-partitions` how many there are;
-    `context.state` is that client's own, and stays with the node that plays it. The message holds
-    `arrays`, and `config` with the server's `train_config` and `server-round`. The update is
-    (received - trained). Metrics, sizes and everything else in the reply stay here. An update that
-    is not finite counts as zero and is randomized like any other, and so does that of an app that
-    raises, or replies with an error or another number of values: a missing report would tell of
-    it. The exception and its text go to the log `fl_shuffle.client`.
-
-    On a node that has a shuffler of its own reports go there, and the reply is empty. A question is
-    answered with the clients that this node plays (`fl_shuffle.flower.node_registry`); no other
-    message reaches the app. Relative paths of the configuration are looked for beside the file
-    `beside` first. Raises, when a message comes, `InvalidValueError` for a configuration that own
-    apps cannot have, and for clients whose records lie on another node; `ConfigError` where node
-    and configuration disagree on the shuffler; `ShufflerError` for one that refuses or does not
-    answer; `ProgramError` for a mistake of the app.
-    """
-
-    beside: str | Path | None = None
-    records: OwnRecords | None = None
-
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Flower's mod protocol."""
-        kind = message.metadata.message_type.split(".")[0]
-        if kind not in (MessageType.TRAIN, MessageType.QUERY) or expired(message):
-            log.warning("a message of type %r is not answered", message.metadata.message_type)
-            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
-        parts = RunParts.of(context, beside=self.beside)
-        if kind == MessageType.QUERY:
-            return parts.holding(message, context)
-        # The lines of clients/app.py, with the app's own training for gradients.
-        request = parts.request(message, context)
-        answer = parts.answer(request)
-        clip = self._clipper(parts, OwnClients(request, parts), call_next)
-        for clients in answer.blocks:
-            means = clip(request.model, clients)
-            answer.add(parts.randomizer(means, clients, request.round), clients)
-        return answer.message()
-
-    def _clipper(
-        self, parts: RunParts, clients: OwnClients, call_next: ClientAppCallable
-    ) -> Clipper:
-        """Of the app's updates, or of the gradients of its records."""
-        declared = parts.config.privacy.randomizer == "declared"
-        if self.records is not None:
-            if declared:
-                raise ProgramError(
-                    "privacy.randomizer = 'declared': no noise would be added to gradients of "
-                    "ShuffleClientApp(records=...); train in @app.train(), or choose gaussian"
-                )
-            self.records.require_model(clients.layout)
-            return RecordMeans(clients, RecordGradients(self.records, parts))
-        if parts.config.privacy.unit == "record" and not declared:
-            raise ProgramError(
-                "privacy.unit = 'record': an update cannot be clipped by the record; give "
-                "ShuffleClientApp(records=..., model=...), or set privacy.unit = 'client'"
-            )
-        updates = AppUpdates(clients, call_next)
-        return ClippedRows(updates, parts.update_clips, parts.randomizers.norm)
 
 
 class ShuffleClientApp(ClientApp):
@@ -126,11 +60,25 @@ class ShuffleClientApp(ClientApp):
         @app.train()
         def train(message, context): ...  # returns its new arrays, as for FedAvg
 
-    Of several clients on a node each is asked by itself (see `ShuffleMod`). It answers which
-    clients the node plays: those of its `partition-id` and `num-partitions`, or any without. The
-    server's side is `ShuffleStrategy.of`. `beside`: your `__file__`, beside which the configuration
-    and its budgets are looked for; `mods` are called before that of this app. Raises `ConfigError`
-    for a `client_fn`.
+    The server's side is `ShuffleStrategy.of`. `beside`: your `__file__`, beside which the
+    configuration and its budgets are looked for; `mods` are called before what this app does.
+    Raises `ConfigError` for a `client_fn`.
+
+    A request for several clients asks the training once for each of them, with
+    `context.node_config["partition-id"]` naming the client and `num-partitions` how many there are;
+    `context.state` is that client's own, and stays with the node that plays it. The message holds
+    `arrays`, and `config` with the server's `train_config` and `server-round`. The update is
+    (received - trained). Metrics, sizes and everything else in the reply stay here. An update that
+    is not finite counts as zero and is randomized like any other, and so does that of an app that
+    raises, or replies with an error or another number of values: a missing report would tell of
+    it. The exception and its text go to the log `fl_shuffle.client`.
+
+    On a node that has a shuffler of its own reports go there, and the reply is empty. A question is
+    answered with the clients that this node plays (`fl_shuffle.flower.node_registry`): those of its
+    `partition-id` and `num-partitions`, or any without; no other message reaches the app. Raises,
+    when a message comes, `InvalidValueError` for a configuration that own apps cannot have, and for
+    clients whose records lie on another node; `ConfigError` where node and configuration disagree
+    on the shuffler; `ShufflerError` for one that refuses or does not answer.
 
     With `records`, `model` and, if it is not cross entropy, `loss` there is no training function:
 
@@ -163,15 +111,17 @@ class ShuffleClientApp(ClientApp):
                 "ShuffleClientApp(client_fn): a NumPyClient's messages cannot be read here; use "
                 "Flower's Message API, app = ShuffleClientApp() and @app.train()"
             )
-        own = None if records is None or model is None else OwnRecords(records, model, loss)
-        super().__init__(mods=[*(mods or []), ShuffleMod(beside, own)])
+        self._beside = beside
+        self._records = None
+        super().__init__(mods=[*(mods or []), self._answer])
 
         def never(message: Message, context: Context) -> Message:
-            raise AssertionError("ShuffleMod answers")
+            raise AssertionError("the last of the mods answers")
 
         # What no function is registered for reaches no mod.
         self.query()(never)
-        if own is not None:
+        if records is not None and model is not None:
+            self._records = OwnRecords(records, model, loss)
             self.train()(never)
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -182,23 +132,118 @@ class ShuffleClientApp(ClientApp):
         except ProgramError as error:
             return Message(Error(PROGRAM_FAILS, str(error)), reply_to=message)
 
+    def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The last of the mods: reports, or which clients this node plays, and nothing else."""
+        kind = message.metadata.message_type.split(".")[0]
+        if kind not in (MessageType.TRAIN, MessageType.QUERY) or expired(message):
+            log.warning("a message of type %r is not answered", message.metadata.message_type)
+            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+        parts = RunParts.of(context, beside=self._beside)
+        if kind == MessageType.QUERY:
+            return parts.holding(message, context)
+        # The lines of clients/app.py, with the app's own training for gradients.
+        request = parts.request(message, context)
+        answer = parts.answer(request)
+        clip = self._clipper(parts, request, call_next)
+        for clients in answer.blocks:
+            means = clip(request.model, clients)
+            answer.add(parts.randomizer(means, clients, request.round), clients)
+        return answer.message()
 
+    def _clipper(self, parts: RunParts, request: Request, call_next: ClientAppCallable) -> Clipper:
+        """Of the app's updates, or of the gradients of its records."""
+        config, declared = parts.config, parts.config.privacy.randomizer == "declared"
+        clients = OwnClients(
+            Layout.of(model_in(request.message.content)),
+            partial(as_client, request, config.data.clients),
+            parts.first_trainings if is_simulated(config, request.context.node_config) else None,
+        )
+        if self._records is not None:
+            if declared:
+                raise ProgramError(
+                    "privacy.randomizer = 'declared': no noise would be added to gradients of "
+                    "ShuffleClientApp(records=...); train in @app.train(), or choose gaussian"
+                )
+            self._records.require_model(clients.layout)
+            return partial(clients.means, RecordGradients(self._records, parts))
+        if config.privacy.unit == "record" and not declared:
+            raise ProgramError(
+                "privacy.unit = 'record': an update cannot be clipped by the record; give "
+                "ShuffleClientApp(records=..., model=...), or set privacy.unit = 'client'"
+            )
+        updates = partial(clients.updates, call_next)
+        return ClippedRows(updates, parts.update_clips, parts.randomizers.norm)
+
+
+@contextmanager
+def as_client(request: Request, count: int, client: int) -> Iterator[tuple[Message, Context]]:
+    """The request as one of the run's `count` clients gets it, with a context of its own.
+
+    What the app leaves in `state` is kept in the node's, under the client's number.
+    """
+    message, context = copy.copy(request.message), copy.copy(request.context)
+    given, state = message.content, context.state
+    settings = record_in(given, CONFIG_RECORD, ConfigRecord) or ConfigRecord()
+    trained, frozen = model_in(given), Frozen.read(given)
+    message.content = RecordDict(
+        {
+            MODEL_RECORD: trained if frozen is None else frozen.whole(trained),
+            CONFIG_RECORD: ConfigRecord({**settings, SERVER_ROUND: request.round}),
+        }
+    )
+    mark = f"client-{client}/"
+    own = {name.removeprefix(mark): r for name, r in state.items() if name.startswith(mark)}
+    context.state = RecordDict(own)
+    context.node_config = {**context.node_config, PARTITION: client, PARTITIONS: count}
+    yield message, context
+    for name in own:
+        del state[mark + name]
+    for name, record in context.state.items():
+        state[mark + name] = record
+
+
+@dataclass
 class OwnClients:
     """A request's clients, each asked by itself for a row.
 
     Zero where that fails: whether it fails hangs on its records, so that nothing but this node's
-    log may tell.
+    log may tell. `layout` is that of the model; `as_client` gives a client's message and context;
+    `first` raises `ProgramError` for the app's mistake.
     """
 
-    def __init__(self, request: Request, parts: RunParts) -> None:
-        self._request = request
-        self._clients = parts.config.data.clients
-        self._first: FirstTrainings | None = None
-        if is_simulated(parts.config, request.context.node_config):
-            self._first = parts.first_trainings  # which raises `ProgramError` for the app's mistake
-        self.layout = Layout.of(model_in(request.message.content))
+    layout: Layout
+    as_client: Callable[[int], AbstractContextManager[tuple[Message, Context]]]
+    first: FirstTrainings | None = None
 
-    def rows(
+    def updates(
+        self, call_next: ClientAppCallable, model: Tensor, clients: Ids, tally: NonfiniteRecords
+    ) -> Tensor:
+        """`Rows` of the app's own training: (received - trained) of each client, float32 [k, d];
+        what is not finite is the clipper's affair."""
+        received = model.numpy()
+
+        def update(message: Message, context: Context, row: NDArray[np.float32]) -> None:
+            reply: Any = call_next(message, context)
+            if not isinstance(reply, Message):
+                raise RunError(f"the app returned {type(reply).__name__}, no message")
+            if reply.has_error():
+                raise RunError(f"the app replied with an error: {text_of(reply.error)}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.layout.flatten(trained_in(reply.content), row)
+                np.subtract(received, row, out=row)
+
+        return self._rows(clients, update)
+
+    def means(self, gradients: RecordGradients, model: Tensor, clients: Ids) -> Tensor:
+        """A `Clipper` of the app's own records, each client's by itself."""
+
+        def mean(message: Message, context: Context, row: NDArray[np.float32]) -> None:
+            client = int(context.node_config[PARTITION])
+            row[:] = gradients.row(model, client, context).cpu().numpy()
+
+        return self._rows(clients, mean)
+
+    def _rows(
         self, clients: Ids, compute: Callable[[Message, Context, NDArray[np.float32]], None]
     ) -> Tensor:
         """A row for each client, float32 [k, d], which `compute` fills from what the client gets:
@@ -207,7 +252,7 @@ class OwnClients:
         for row, client in zip(rows, clients.tolist(), strict=True):
             failure: BaseException | None = None
             try:
-                with self._as_client(client) as (message, context), kept_default_dtype():
+                with self.as_client(client) as (message, context), kept_default_dtype():
                     compute(message, context, row)
             except (Exception, SystemExit) as error:
                 # Flower would send the exception's text to the server, and it may quote records.
@@ -217,74 +262,6 @@ class OwnClients:
                 log.exception(
                     "training failed on this node: client %d: %s%s", client, what, _AS_ZERO
                 )
-            if self._first is not None:
-                self._first.tell(failure)
+            if self.first is not None:
+                self.first.tell(failure)
         return torch.from_numpy(rows)
-
-    @contextmanager
-    def _as_client(self, client: int) -> Iterator[tuple[Message, Context]]:
-        """The request as one of its clients gets it, with a context of that client's own.
-
-        What the app leaves in `state` is kept in the node's, under the client's number.
-        """
-        message, context = copy.copy(self._request.message), copy.copy(self._request.context)
-        given, state = message.content, context.state
-        settings = record_in(given, CONFIG_RECORD, ConfigRecord) or ConfigRecord()
-        trained, frozen = model_in(given), Frozen.read(given)
-        message.content = RecordDict(
-            {
-                MODEL_RECORD: trained if frozen is None else frozen.whole(trained),
-                CONFIG_RECORD: ConfigRecord({**settings, SERVER_ROUND: self._request.round}),
-            }
-        )
-        mark = f"client-{client}/"
-        own = {name.removeprefix(mark): r for name, r in state.items() if name.startswith(mark)}
-        context.state = RecordDict(own)
-        which = {PARTITION: client, PARTITIONS: self._clients}
-        context.node_config = {**context.node_config, **which}
-        yield message, context
-        for name in own:
-            del state[mark + name]
-        for name, record in context.state.items():
-            state[mark + name] = record
-
-
-@dataclass
-class AppUpdates:
-    """`Rows` of an app's own training, for a clipper: (received - trained) of each client."""
-
-    clients: OwnClients
-    call_next: ClientAppCallable
-
-    def __call__(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
-        """float32 [k, d]; what is not finite is the clipper's affair."""
-        received = parameters.numpy()
-
-        def update(message: Message, context: Context, row: NDArray[np.float32]) -> None:
-            reply: Any = self.call_next(message, context)
-            if not isinstance(reply, Message):
-                raise RunError(f"the app returned {type(reply).__name__}, no message")
-            if reply.has_error():
-                raise RunError(f"the app replied with an error: {text_of(reply.error)}")
-            with np.errstate(over="ignore", invalid="ignore"):
-                self.clients.layout.flatten(trained_in(reply.content), row)
-                np.subtract(received, row, out=row)
-
-        return self.clients.rows(clients, update)
-
-
-@dataclass
-class RecordMeans:
-    """A `Clipper` of the app's own records, each client's by itself."""
-
-    clients: OwnClients
-    gradients: RecordGradients
-
-    def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
-        """See `Clipper`."""
-
-        def mean(message: Message, context: Context, row: NDArray[np.float32]) -> None:
-            client = int(context.node_config[PARTITION])
-            row[:] = self.gradients.row(parameters, client, context).cpu().numpy()
-
-        return self.clients.rows(clients, mean)

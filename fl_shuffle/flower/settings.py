@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import Context
@@ -136,3 +137,11 @@ def require_simulated(context: Context) -> None:
             "run.noise = 'pooled' is for `fl-shuffle simulate` alone: clients add no noise of "
             "their own; set run.noise = 'per-report'"
         )
+
+
+def is_simulated(config: Config, node_config: Mapping[str, object] = MappingProxyType({})) -> bool:
+    """Whether all data are those of whoever runs it: clients' errors may be told to them.
+
+    Seeded noise protects nobody, wherever it is drawn.
+    """
+    return bool(node_config.get(SIMULATED)) or config.run.entropy == "seeded"
