@@ -41,6 +41,9 @@ LATTICE_MAX_CELLS = 1 << 20
 """Cells of the largest lattice: more take seconds and gain nothing."""
 LATTICE_MISSED_SHARE = 1e-8
 """The window is widened while more than about this share of delta may lie above it."""
+VANISHING = -45.0
+"""Frequencies of a smaller modulus (the logarithm) are left out: all of them together move a mass
+by 3e-20, far less than `mass_roundoff` allows for. Of many rounds that is nearly every one."""
 USUAL_SHARES_OF_MARKOV = 0.3, 0.9
 """Outside these shares of the epsilon by Markov's inequality other tilts are tried, too: inside
 none was seen to gain more than 1e-8."""
@@ -152,9 +155,13 @@ class Composition:
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
         """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
         step, first, size, above = self.lattice(tilt)
-        exponent = sum(n * pair.log_spectrum(step, size, tilt) for pair, n in self._parts)
+        exponent = np.asarray(
+            sum(n * pair.log_spectrum(step, size, tilt) for pair, n in self._parts)
+        )
         log_scale = math.fsum(n * pair.moments(tilt, step)[0] for pair, n in self._parts)
-        law = np.roll(np.fft.irfft(np.exp(exponent), n=size), -(first % size))
+        spectrum, kept = np.zeros_like(exponent), exponent.real > VANISHING
+        spectrum[kept] = np.exp(exponent[kept])
+        law = np.roll(np.fft.irfft(spectrum, n=size), -(first % size))
         losses: FloatArray = step * np.arange(first, first + size, dtype=np.float64)
         weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
         masses: FloatArray = (np.maximum(law, 0.0) + mass_roundoff(size, self.rounds)) * weights
@@ -202,7 +209,8 @@ class Composition:
         neighbours differ by more than the precision of doubles."""
         losses, masses, above = self._law(tilt)
         at_zero = 0.0 if losses[0] <= 0.0 else math.inf
-        losses, masses = losses[losses >= 0.0], masses[losses >= 0.0]
+        first = int(np.searchsorted(losses, 0.0))
+        losses, masses = losses[first:], masses[first:]
         allowed = (target - self.infinite) / ROUND_UP - above
         step = losses[1] - losses[0]
         # B_j = m_j + e^-step B_{j+1}: a triangular system of two bands.
@@ -253,7 +261,7 @@ def certainly_within(
     spectra = np.array([pair.log_spectrum(step, size, tilt) for pair in pairs])
 
     def inside_of(some: FloatArray) -> FloatArray:
-        kept = (some @ spectra.real).max(axis=0) > -45.0
+        kept = (some @ spectra.real).max(axis=0) > VANISHING
         result: FloatArray = np.sum((np.exp(some @ spectra[:, kept]) * weights[kept]).real, axis=1)
         return result
 

@@ -75,7 +75,6 @@ def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
 def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     """The privacy profile of mu-GDP, elementwise on broadcast arrays; see `gaussian_delta`."""
     eps, m = np.asarray(epsilon, np.float64), np.asarray(mu, np.float64)
-    eps, m = np.broadcast_arrays(eps, m)
     if np.any(np.isnan(eps)):
         raise InvalidValueError("epsilon", math.nan, "must not be NaN")
     if not np.all((m >= 0.0) & (m <= MAX_MU)):
@@ -95,7 +94,7 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     if np.any(eps < 0.0):
         # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
         delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
-    result: FloatArray = np.clip(delta, 0.0, 1.0)
+    result: FloatArray = np.minimum(np.maximum(delta, 0.0), 1.0)
     return result
 
 
