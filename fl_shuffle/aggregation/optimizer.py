@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from fl_shuffle.configuration.sections import ServerSection
 
-KEPT = ("theta", "momentum", "moments", "steps", "averaged", "count")
-"""What an optimizer needs to go on."""
+KEPT = ("theta", "moments", "steps", "averaged", "count")
+"""Of an optimizer's state, beside its momentum."""
 
 
 class ServerOptimizer:
@@ -21,14 +23,14 @@ class ServerOptimizer:
     A report points uphill (a gradient, or minus a local update): the step goes against it.
     `averaging = a > 0` releases the mean of the iterates of the last `a` share of the rounds.
 
-    The steps have the bits of PyTorch's optimizers, whose classes import the whole compiler when
-    the first one is built: that takes as long as everything else before the first round.
+    The steps are PyTorch's functional optimizers: its `Optimizer` classes import the whole compiler
+    when the first one is built, which takes as long as everything else before the first round.
     """
 
     def __init__(self, section: ServerSection, parameters: Tensor) -> None:
         self._section = section
         self._theta = parameters.detach().clone().to(torch.float32)
-        self._momentum: Tensor | None = None
+        self._momentum: list[Tensor | None] = [None]
         self._moments: tuple[Tensor, ...] = ()
         self._steps = torch.zeros(())
         self._averaged: Tensor | None = None
@@ -57,36 +59,42 @@ class ServerOptimizer:
         """One step against `gradient`, in round `round_number` (from 1) of `rounds`."""
         rate = self._section.learning_rate * self._decay((round_number - 1) / rounds)
         # A step makes a new vector: what was broadcast stays what it was.
+        theta = self._theta.clone()
         if self._section.optimizer == "adam":
-            self._theta = self._adam(gradient, rate)
+            self._moments = self._moments or (torch.zeros_like(theta), torch.zeros_like(theta))
+            adam(
+                [theta],
+                [gradient],
+                [self._moments[0]],
+                [self._moments[1]],
+                [],
+                [self._steps],
+                amsgrad=False,
+                beta1=self._section.momentum,
+                beta2=self._section.beta2,
+                lr=rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
         else:
-            self._theta = self._theta.add(self._with_momentum(gradient), alpha=-rate)
+            sgd(
+                [theta],
+                [gradient],
+                self._momentum,
+                weight_decay=0.0,
+                momentum=self._section.momentum if self._section.optimizer == "momentum" else 0.0,
+                lr=rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+        self._theta = theta
         if self._section.averaging and round_number > (1 - self._section.averaging) * rounds:
             if self._averaged is None:
-                self._averaged = torch.zeros_like(self._theta, dtype=torch.float64)
-            self._averaged += self._theta
+                self._averaged = torch.zeros_like(theta, dtype=torch.float64)
+            self._averaged += theta
             self._count += 1
-
-    def _with_momentum(self, gradient: Tensor) -> Tensor:
-        if self._section.optimizer != "momentum":
-            return gradient
-        if self._momentum is None:
-            self._momentum = gradient.clone()
-        else:
-            self._momentum.mul_(self._section.momentum).add_(gradient)
-        return self._momentum
-
-    def _adam(self, gradient: Tensor, rate: float) -> Tensor:
-        """The parameters after a step of Adam (Kingma and Ba, ICLR 2015)."""
-        beta1, beta2 = self._section.momentum, self._section.beta2
-        mean, square = self._moments or (torch.zeros_like(gradient), torch.zeros_like(gradient))
-        self._moments = mean, square
-        self._steps += 1
-        steps = float(self._steps)
-        mean.lerp_(gradient, 1.0 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
-        scale = square.sqrt().div_(math.sqrt(1.0 - beta2**steps)).add_(1e-8)
-        return self._theta.addcdiv(mean, scale, value=-rate / (1.0 - beta1**steps))
 
     def _decay(self, progress: float) -> float:
         left = {
@@ -98,9 +106,11 @@ class ServerOptimizer:
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on: parameters, optimizer moments, running average."""
-        return {name: getattr(self, f"_{name}") for name in KEPT}
+        found = {name: getattr(self, f"_{name}") for name in KEPT}
+        return {**found, "momentum": self._momentum[0]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Undo to a saved `state`."""
         for name in KEPT:
             setattr(self, f"_{name}", state[name])
+        self._momentum = [state["momentum"]]

@@ -1,6 +1,8 @@
 """The server's step: the arithmetic of PyTorch's optimizers, without building one."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -56,6 +58,19 @@ def test_a_model_that_is_not_finite_is_known_without_a_warning() -> None:
     for bad in ([], [math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]):
         theta = torch.tensor([largest] * 1000 + bad)
         assert ServerOptimizer(ServerSection(), theta).is_finite() == (not bad)
+
+
+@pytest.mark.slow
+def test_starting_up_does_not_load_the_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from fl_shuffle.configuration.sections import ServerSection\n"
+        "from fl_shuffle.aggregation.optimizer import ServerOptimizer\n"
+        "server = ServerOptimizer(ServerSection(optimizer='adam'), torch.zeros(3))\n"
+        "server.step(torch.ones(3), 1, 1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(("decay", "half"), [("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)])
