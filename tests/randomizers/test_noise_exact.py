@@ -12,8 +12,7 @@ import torch
 
 from fl_shuffle.randomizers import noise_exact
 from fl_shuffle.randomizers.additive import grid_step
-from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.noise_words import AesWords, Layout
+from fl_shuffle.randomizers.noise import AesWords, Layout, NoiseStream
 
 KEY = bytes(range(32))
 LAWS = {"gaussian": "normal", "laplace": "laplace"}

@@ -18,8 +18,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.messages import TrainRequest
 from fl_shuffle.randomizers import personal
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
-from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.noise_words import AesWords
+from fl_shuffle.randomizers.noise import AesWords, NoiseStream
 from fl_shuffle.randomizers.personal import make_randomizer
 from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
 from tests.one_node import OneNode
