@@ -26,6 +26,7 @@ from fl_shuffle.flower.messages import (
 from fl_shuffle.flower.strategy import ShuffleStrategy
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers import noise_exact
+from fl_shuffle.randomizers.noise import AesWords
 from fl_shuffle.randomizers.personal import make_randomizer
 from fl_shuffle.shuffler.local import ExactSum, valid_rows
 from tests.flower.small_rounds import OpenLedger, small_strategy
@@ -142,7 +143,7 @@ def test_the_rarest_report_is_not_dropped(
     def rarest(words: object, ids: object, tile: int, raw: np.ndarray) -> None:
         raw[: raw.size // 8 * 8].view(np.int64)[:] = word
 
-    monkeypatch.setattr(noise.AesWords, "fill", rarest)
+    monkeypatch.setattr(AesWords, "fill", rarest)
     monkeypatch.setattr(noise_exact, "more_bits", lambda *_: (0, 0))
     rows = torch.from_numpy(np.outer(plan.radius, [1.0, -1.0])).float()
     rows = make_randomizer(config, plan)(rows, np.arange(20), 1)
