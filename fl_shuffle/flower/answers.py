@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.configuration.sections import Config
@@ -115,20 +114,16 @@ class ReportsAnswer:
     node: Node
 
     def __post_init__(self) -> None:
-        self.blocks: Iterable[Ids] = (self.request.clients,)
-        self._parts: list[NDArray[np.float32]] = []
+        self.blocks: Iterable[Ids] = (self.request.clients,)  # all at once
 
     def add(self, reports: Tensor, clients: Ids) -> None:
         """See `Answer`: NaN stands for a report that may not be sent."""
-        rows = reports.numpy()
-        rows[~np.tile(self.allowed(clients), self.plan.reports_per_round)] = np.nan
-        self._parts.append(rows)
+        self._rows = reports.numpy()
+        self._rows[~np.tile(self.allowed(clients), self.plan.reports_per_round)] = np.nan
 
     def message(self) -> Message:
         """See `Answer`: the reports, and nothing else."""
-        parts = self._parts
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return reply_with(self.request.message, **{REPORTS: rows})
+        return reply_with(self.request.message, **{REPORTS: self._rows})
 
     def allowed(self, clients: Ids) -> Mask:
         """Whose report may leave [k]; it is written down before it does."""
@@ -182,8 +177,7 @@ class SumAnswer:
 
     def message(self) -> Message:
         """See `Answer`: the sum, and nothing else."""
-        valid = self._valid[0] if len(self._valid) == 1 else np.concatenate(self._valid)
-        arrays = {TOTAL: self._sum.total.numpy(), VALID: valid}
+        arrays = {TOTAL: self._sum.total.numpy(), VALID: np.concatenate(self._valid)}
         return reply_with(self._request.message, **arrays)
 
 
@@ -242,18 +236,11 @@ def redact_errors(message: Message, context: Context, call_next: ClientAppCallab
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     try:
         return call_next(message, context)
-    except DataError:
-        # What is wrong with records is between them and whoever keeps them.
-        return _failed(message)
-    except FlShuffleError:
-        raise
-    except Exception:
-        if context.node_config.get(SIMULATED):
-            raise  # The engine in this process tells the user, and nobody else.
-        return _failed(message)
-
-
-def _failed(message: Message) -> Message:
-    """Log the exception here, and reply that there was one."""
-    log.exception("round %s failed on this node", message.metadata.group_id)
-    return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+    except Exception as error:
+        # What is wrong with records is between them and whoever keeps them. What else goes wrong in
+        # a simulation the engine in this process tells the user, and nobody else.
+        settings = isinstance(error, FlShuffleError) or context.node_config.get(SIMULATED)
+        if settings and not isinstance(error, DataError):
+            raise
+        log.exception("round %s failed on this node", message.metadata.group_id)
+        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)

@@ -75,6 +75,10 @@ class ClientRecord:
         this run before: a second report with the same noise would reveal the first one.
         Raises `ConfigError` if the record cannot be written: nothing may then be sent.
         """
+        reports = [
+            (client, run, round_number, *_cost(kind, times))
+            for client, kind in zip(clients.tolist(), classes, strict=True)
+        ]
         try:
             with contextlib.closing(
                 sqlite3.connect(self._path, timeout=60.0, isolation_level=None)
@@ -82,24 +86,17 @@ class ClientRecord:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute(SCHEMA)
                 database.execute("BEGIN IMMEDIATE")
-                sent = [
-                    self._report(database, client, run, round_number, _cost(kind, times))
-                    for client, kind in zip(clients.tolist(), classes, strict=True)
-                ]
+                sent = [self._write(database, report) for report in reports]
                 database.execute("COMMIT")
         except sqlite3.Error as error:
             raise ConfigError(f"node-config {RECORD} = {self._path}: {error}") from None
         return np.array(sent, dtype=bool)
 
-    def _report(
-        self,
-        database: sqlite3.Connection,
-        client: int,
-        run: str,
-        number: int,
-        cost: tuple[float, float, float],
+    def _write(
+        self, database: sqlite3.Connection, report: tuple[int, str, int, float, float, float]
     ) -> bool:
-        mu, epsilon, delta = cost
+        """Write a report down, a row of `SCHEMA`, unless it may not be sent."""
+        client, run, number, mu, epsilon, delta = report
         squares, epsilons, deltas, repeated = database.execute(
             "SELECT total(mu * mu), total(epsilon), total(delta), total(run = ? AND round = ?) "
             "FROM reports WHERE client = ?",
@@ -109,13 +106,10 @@ class ClientRecord:
         if repeated or left <= 0.0:
             return False
         spent = gaussian_epsilon(left, math.sqrt(squares + mu * mu)) + epsilons + epsilon
-        if not spent <= self._epsilon:
-            return False
-        database.execute(
-            "INSERT INTO reports VALUES (?, ?, ?, ?, ?, ?)",
-            (client, run, number, mu, epsilon, delta),
-        )
-        return True
+        within = bool(spent <= self._epsilon)
+        if within:
+            database.execute("INSERT INTO reports VALUES (?, ?, ?, ?, ?, ?)", report)
+        return within
 
 
 def _cost(kind: ClientClass, times: int) -> tuple[float, float, float]:

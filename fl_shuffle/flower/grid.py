@@ -285,9 +285,9 @@ def reply_of(
         cause = f"returned {type(reply).__name__}, no message"
         log.error("a request failed in round %s: its app %s", message.metadata.group_id, cause)
     except BaseException as error:
-        if isinstance(error, FlShuffleError if trusted else ProgramError):
-            raise
-        if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+        here = threading.current_thread() is threading.main_thread()
+        raised = FlShuffleError if trusted else ProgramError
+        if isinstance(error, (raised, KeyboardInterrupt) if here else raised):
             raise
         cause = f"raised {type(error).__name__} {text_of(error)}".rstrip()
         number = message.metadata.group_id
@@ -302,10 +302,6 @@ def _work(calls: SimpleQueue[Callable[[], object] | None]) -> None:
         with suppress(Exception):
             call()
         del call  # it holds a request, and with it a model, until the next one comes
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def parse_one_at_a_time() -> None:

@@ -18,14 +18,11 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -37,8 +34,6 @@ from fl_shuffle.flower.supernodes import SuperNodeFile
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
-Mask = NDArray[np.bool_]
-
 PARTITION = "partition-id"
 PARTITIONS = "num-partitions"
 HOLDING_RECORD = "holding"
@@ -47,6 +42,21 @@ QUERY_SECONDS = 60.0
 SETTLE_SECONDS = 1.0
 """Nodes have settled when none came or went for so long; the ServerApp starts before them."""
 NOBODY = range(0)
+SHARED = 0
+"""In the place of an owner: node ids are positive."""
+
+
+class Partition(NamedTuple):
+    """Who plays which clients: `owner` [clients], a node id or `SHARED`, and whom to ask for the
+    clients of each owner. Clients that no connected node holds have nobody in `nodes`."""
+
+    owner: NDArray[np.uint64]
+    nodes: Mapping[int, list[int]]
+
+    @classmethod
+    def shared(cls, clients: int, nodes: Iterable[int]) -> Partition:
+        """Every node can play every client."""
+        return cls(np.full(clients, SHARED, dtype=np.uint64), {SHARED: sorted(nodes)})
 
 
 def held_clients(node_config: Mapping[str, object], clients: int) -> range:
@@ -119,13 +129,10 @@ class NodeRegistry:
     def __post_init__(self) -> None:
         self._held: dict[int, range] = {}  # in the order of arrival
         self._again: dict[int, tuple[float, float]] = {}  # who is silent: when, and after how long
-        self._partitions: list[tuple[Mask | None, list[int]]] = []
+        self._partition = Partition.shared(self.clients, [])
 
-    def partitions(self, grid: Grid) -> list[tuple[Mask | None, list[int]]]:
-        """(clients, nodes that can play them), disjoint in clients; None stands for all clients.
-
-        Clients that no connected node holds are in none. Raises `RunError` if there is no node.
-        """
+    def partition(self, grid: Grid) -> Partition:
+        """Who plays which clients now. Raises `RunError` if there is no node."""
         nodes, now = wait_for_nodes(grid, self.timeout, known=self._held), time.monotonic()
         gone = self._held.keys() - nodes
         late = {node for node, (when, _) in self._again.items() if when <= now}
@@ -141,8 +148,8 @@ class NodeRegistry:
                 self._held[node] = held
                 log.info("node %d plays %s", node, words_of(held))
         if new or gone:
-            self._partitions = self._sorted_out()
-        return self._partitions
+            self._partition = self._sorted_out()
+        return self._partition
 
     def _listed(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
         """Which part the file gives to each of these nodes."""
@@ -182,12 +189,11 @@ class NodeRegistry:
                 log.warning("node %d is asked again later", node)
         return answers.items()
 
-    def _sorted_out(self) -> list[tuple[Mask | None, list[int]]]:
-        owner = np.zeros(self.clients, dtype=np.uint64)  # node ids are positive
-        everyone, free = range(self.clients), []
+    def _sorted_out(self) -> Partition:
+        owner, free = Partition.shared(self.clients, []).owner, []
         for node, held in self._held.items():
             taken = owner[held.start : held.stop]
-            if held == everyone:
+            if held == range(self.clients):
                 free.append(node)
             elif taken.any():
                 log.warning(
@@ -198,18 +204,14 @@ class NodeRegistry:
                     int(taken[taken > 0][0]),
                 )
             else:
-                owner[held.start : held.stop] = node
-        if not owner.any():
-            return [(None, sorted(free))] if free else []
-        partitions: list[tuple[Mask | None, list[int]]] = [
-            (owner == node, [int(node)]) for node in np.unique(owner[owner > 0])
-        ]
-        rest = owner == 0
-        if rest.any() and free:
-            partitions.append((rest, sorted(free)))
-        elif rest.any():
-            log.warning("no connected node holds %d of the clients", int(rest.sum()))
-        return partitions
+                taken[:] = node
+        nodes = {int(node): [int(node)] for node in np.unique(owner)}
+        if SHARED in nodes:
+            nodes[SHARED] = sorted(free)
+            if not free:
+                nobody = int((owner == SHARED).sum())
+                log.warning("no connected node holds %d of the clients", nobody)
+        return Partition(owner, nodes)
 
 
 def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> list[int]:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from itertools import pairwise, zip_longest
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import cycle, pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
-from fl_shuffle.flower.node_registry import Mask, NodeRegistry
+from fl_shuffle.flower.node_registry import NodeRegistry, Partition
 from fl_shuffle.flower.supernodes import SuperNodeFile
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
+from fl_shuffle.shuffler.local import Ids, Mask
 
-Blocks = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+Blocks = Callable[[Ids], Ids]
 """Ascending client ids -> where blocks begin among them, and the end."""
 Assignment = tuple[TrainRequest, int]
 """A request, and the node that is asked."""
 
 
-def every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+def every_client(clients: Ids) -> Ids:
     """A `Blocks` in which each client is a block of its own."""
     return np.arange(len(clients) + 1)
 
@@ -60,22 +60,21 @@ class Nodes:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few; of reports, memory is bounded.
         most = self.clients if self.summed else max(1, HELD_NUMBERS // dimension)
-        queues = []
-        for held, nodes in self._partitions(grid):
-            chosen = allowed if held is None else allowed & held
-            cut = requests(number, chosen, most, len(nodes), self.blocks)
-            wanted = [replace(one, summed=self.summed) for one in cut]
-            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
+        partition, queues = self._partition(grid), []
+        for owner, nodes in partition.nodes.items():
+            chosen = np.flatnonzero(allowed & (partition.owner == owner))
+            if len(chosen) and nodes:
+                parts = pieces(chosen, most, len(nodes), self.blocks)
+                wanted = (TrainRequest(number, clients, self.summed) for clients in parts)
+                queues.append(list(zip(wanted, cycle(nodes), strict=False)))
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 
     def one_by_one(self, grid: Grid, number: int, order: list[int]) -> Iterator[Assignment]:
         """A request for each of the clients in this order; none for those that nobody can play."""
-        partitions = self._partitions(grid)
+        partition = self._partition(grid)
         for place, client in enumerate(order):
-            nodes = next(
-                (nodes for held, nodes in partitions if held is None or held[client]), None
-            )
-            if nodes is not None:
+            nodes = partition.nodes[int(partition.owner[client])]
+            if nodes:
                 yield TrainRequest(number, np.array([client])), nodes[place % len(nodes)]
 
     def messages(
@@ -89,21 +88,16 @@ class Nodes:
                 beside[CONFIG_RECORD] = ConfigRecord(config)
             yield request.message(model, node, self.timeout, beside, facts)
 
-    def _partitions(self, grid: Grid) -> list[tuple[Mask | None, list[int]]]:
-        """See `NodeRegistry.partitions`; in one process every node can play every client."""
+    def _partition(self, grid: Grid) -> Partition:
+        """See `NodeRegistry.partition`; in one process every node can play every client."""
         if isinstance(grid, InProcessGrid):
-            return [(None, sorted(grid.get_node_ids()))]
-        return self._registry.partitions(grid)
+            return Partition.shared(self.clients, grid.get_node_ids())
+        return self._registry.partition(grid)
 
 
-def requests(
-    number: int, allowed: Mask, most: int, nodes: int, blocks: Blocks
-) -> Iterator[TrainRequest]:
-    """Whole blocks of allowed clients in ascending order, about equally many clients a request:
+def pieces(chosen: Ids, most: int, nodes: int, blocks: Blocks) -> Iterator[Ids]:
+    """Whole blocks of the chosen clients in ascending order, about equally many clients a request:
     none above `most`, unless one block is, and each node as many as any other."""
-    chosen = np.flatnonzero(allowed)
-    if not len(chosen):
-        return
     # Where the last turn is not shared by all nodes, some of them would only wait.
     turns = -(-len(chosen) // (most * nodes))
     starts = blocks(chosen)
@@ -112,4 +106,4 @@ def requests(
     after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
     low, high = starts[after - 1], starts[after]
     for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
-        yield TrainRequest(number, chosen[first:last])
+        yield chosen[first:last]

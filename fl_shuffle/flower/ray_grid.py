@@ -19,13 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.errors import FlShuffleError, RunError
-from fl_shuffle.flower.grid import (
-    SHOWN,
-    InProcessGrid,
-    NamedError,
-    adopt_task_identity,
-    reply_of,
-)
+from fl_shuffle.flower.grid import SHOWN, InProcessGrid, NamedError, adopt_task_identity, reply_of
 from fl_shuffle.plugins import load_function
 
 ATTEMPTS = 3
@@ -90,10 +84,9 @@ class RayGrid(InProcessGrid):
             reply, context.state = ray.get(task)
         except ray.exceptions.RayError as error:
             return Message(NamedError(f"died with {type(error).__name__}"), reply_to=message)
-        if isinstance(reply, str):
+        if not isinstance(reply, Message):
             raise RunError(reply)
-        found: Message = reply
-        return found
+        return reply
 
 
 def _require_listening(address: str) -> None:

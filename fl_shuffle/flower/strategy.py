@@ -28,14 +28,7 @@ from fl_shuffle.flower.messages import Layout, vector_of
 from fl_shuffle.flower.nodes import Assignment, Nodes
 from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.local import (
-    Answer,
-    Batch,
-    Reports,
-    Shuffled,
-    Shuffler,
-    UnusableBatchError,
-)
+from fl_shuffle.shuffler.local import Answer, Batch, Reports, Shuffled, Shuffler, UnusableBatchError
 
 Mask = NDArray[np.bool_]
 Evaluate = Callable[[int, ArrayRecord], Mapping[str, Any] | None]

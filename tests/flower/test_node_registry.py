@@ -103,12 +103,9 @@ def asked_where(grid: SuperNodes, allowed: np.ndarray = EVERYBODY) -> dict[int, 
 
 
 def played(registry: NodeRegistry, grid: SuperNodes) -> dict[int, list[int]]:
-    """Node -> its clients; every partition has one node here."""
-    partitions = registry.partitions(grid)  # type: ignore[arg-type]
-    return {
-        nodes[0]: list(range(CLIENTS)) if held is None else np.flatnonzero(held).tolist()
-        for held, nodes in partitions
-    }
+    """Node -> its clients; every owner is one node here."""
+    owner, nodes = registry.partition(grid)  # type: ignore[arg-type]
+    return {own[0]: np.flatnonzero(owner == of).tolist() for of, own in nodes.items() if own}
 
 
 @settings(max_examples=60, deadline=None)
@@ -182,7 +179,7 @@ def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch
     registry, asked = NodeRegistry(CLIENTS, 20.0), []
     for second in range(0, 1000, 10):
         now[0], before = float(second), len(grid.asked)
-        registry.partitions(grid)  # type: ignore[arg-type]
+        registry.partition(grid)  # type: ignore[arg-type]
         asked += [second] * grid.asked[before:].count(2)
     assert asked == [0, 60, 180, 420, 900]
     grid.configs[2], now[0] = part(1, 2), 2000.0
