@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,22 +26,20 @@ from torch import Tensor, nn
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.aggregation.robust import analyzer_of, checked, try_analyzer
+from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.evaluation import evaluator
-from fl_shuffle.data.models import flatten_parameters, load_parameters
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
 from fl_shuffle.flower.first_trainings import FirstTrainings
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import (
-    MODEL_RECORD,
     TrainRequest,
     array_record,
     float32_array,
-    record_in,
+    model_in,
     vector_of,
 )
 from fl_shuffle.flower.node_registry import reply_with_holding
@@ -59,7 +58,7 @@ from fl_shuffle.randomizers.per_client import Ids
 from fl_shuffle.randomizers.personal import NoiseSource, Randomizer, make_randomizer
 from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import FlowerLog
-from fl_shuffle.runs.events import Observer, Preparing, observer_of
+from fl_shuffle.runs.events import Preparing, observer_of
 from fl_shuffle.runs.facts import DataFacts, RunFacts
 from fl_shuffle.runs.run import Run, open_run
 from fl_shuffle.seeds import SeedTree
@@ -90,8 +89,6 @@ class RunParts:
         self.randomizers = randomizers
         self.first_trainings = FirstTrainings(config.data.clients)
         self._source = source
-        self.features_use_data = False
-        self.fingerprint: str | None = None  # of the records: where the server has them
         self._making = RLock()
         self._nodes: dict[object, Node] = {}
 
@@ -177,10 +174,7 @@ class RunParts:
 
     def parameters_in(self, message: Message) -> Tensor:
         """The model of a request, float32 [d]; raises `InvalidValueError` if there is none."""
-        arrays = record_in(message.content, MODEL_RECORD, ArrayRecord)
-        if arrays is None:
-            raise InvalidValueError("model", "no arrays", "must be an ArrayRecord")
-        return vector_of(arrays)
+        return vector_of(model_in(message.content))
 
     def answer(self, request: Request) -> Answer:
         """An empty answer: reports one by one, or their exact sum where the request allows it.
@@ -243,8 +237,7 @@ class RunParts:
     def analyzer(self) -> Callable[[Shuffled], Tensor]:
         """What the server makes of the shuffled reports: their mean, or an estimate of it from
         single ones."""
-        estimate = analyzer_of(self.config.server)
-        return Shuffled.mean if estimate is None else checked(estimate)
+        return analyzer_of(self.config.server)
 
     def nodes(self, grid: Grid) -> Nodes:
         """Who can be asked for whose reports. Raises `ConfigError` for a bad `run.supernodes`."""
@@ -328,7 +321,8 @@ class RunParts:
         try_analyzer(self.config.server, dimension, self.config.data.clients)
         facts = self.facts(dimension, metrics)
         place = RunPlace.of(context.run_config)
-        return open_run(facts, place, accountant, self.observer(grid, context))
+        # Whoever watches is this process's user, or reads Flower's log.
+        return open_run(facts, place, accountant, observer_of(grid, FlowerLog(self.config)))
 
     @property
     def data_facts(self) -> DataFacts:
@@ -343,20 +337,8 @@ class RunParts:
 
     def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
         """What is known of the run before it starts."""
-        return RunFacts(
-            self.config,
-            self.randomizers,
-            self.budgets,
-            dimension,
-            self.data_facts,
-            features_use_data=self.features_use_data,
-            fingerprint=self.fingerprint,
-            metrics=metrics,
-        )
-
-    def observer(self, grid: Grid, context: Context) -> Observer:
-        """Who watches the run: this process's user, else Flower's log."""
-        return observer_of(grid, FlowerLog(self.config))
+        plan, budgets = self.randomizers, self.budgets
+        return RunFacts(self.config, plan, budgets, dimension, self.data_facts, metrics)
 
 
 class Federation(RunParts):
@@ -368,8 +350,6 @@ class Federation(RunParts):
     def __init__(self, config: Config, task: Task, source: NoiseSource | None = None) -> None:
         super().__init__(config, task.budgets, task.plan, source)
         self.task = task
-        self.features_use_data = task.features_use_data
-        self.fingerprint = task.fingerprint
 
     @classmethod
     def made_of(cls, config: Config) -> Self:
@@ -438,8 +418,7 @@ class Federation(RunParts):
 
     def parameters_in(self, message: Message) -> Tensor:
         """See `RunParts.parameters_in`: nothing is read but whole float32 arrays."""
-        record = record_in(message.content, MODEL_RECORD, ArrayRecord)
-        read = [] if record is None else [float32_array(array) for array in record.values()]
+        read = [float32_array(array) for array in model_in(message.content).values()]
         arrays = [array.reshape(-1) for array in read if array is not None]
         if not arrays or len(arrays) < len(read):
             raise InvalidValueError("model", "its bytes", "must be whole float32 arrays")
@@ -467,26 +446,23 @@ class Federation(RunParts):
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """See `RunParts.state`: buffers, too."""
         model = self.model()
-        load_parameters(model, vector_of(arrays))
+        nn.utils.vector_to_parameters(vector_of(arrays), model.parameters())
         return dict(model.state_dict())
 
     def evaluate(self) -> Measure:
         """Accuracy, loss and the configuration's own metrics on the public test records."""
-        model = self.model()
-        measure = evaluator(model, self.task, self.config.model)
-
-        def evaluate(number: int, arrays: ArrayRecord) -> dict[str, float]:
-            return measure(number, vector_of(arrays))
-
-        return evaluate
+        measure = evaluator(self.model(), self.task, self.config.model)
+        return lambda number, arrays: measure(number, vector_of(arrays))
 
     def facts(self, dimension: int, metrics: tuple[str, ...] = ()) -> RunFacts:
         """See `RunParts.facts`."""
         if self.config.model.metrics != "default":
-            model = self.model()
-            measure = evaluator(model, self.task, self.config.model)
-            metrics = tuple(measure(0, flatten_parameters(model)))
-        return super().facts(dimension, metrics)
+            metrics = tuple(self.evaluate()(0, self.arrays(self.model())))
+        return replace(
+            super().facts(dimension, metrics),
+            features_use_data=self.task.features_use_data,
+            fingerprint=self.task.fingerprint,
+        )
 
     @property
     def data_facts(self) -> DataFacts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +23,6 @@ from fl_shuffle.shuffler.local import Shuffled, UnusableBatchError
 
 MADE_UP = 1 << 20
 """Numbers in all of the reports that an analyzer of the user's own is tried on."""
-Analyzer = Callable[[Tensor], Tensor]
-"""Reports [n, d], in random order -> an estimate of their mean [d]."""
 
 
 def coordinate_median(reports: Tensor) -> Tensor:
@@ -48,16 +47,16 @@ def _middle(reports: Tensor, cut: int) -> Tensor:
     return ordered[cut : count - cut].double().mean(dim=0)
 
 
-def analyzer_of(section: ServerSection) -> Analyzer | None:
-    """The configured analyzer; None for the mean, which needs no more than the reports' sum."""
+def analyzer_of(section: ServerSection) -> Callable[[Shuffled], Tensor]:
+    """The configured analyzer, of what the shuffler releases: the mean, or a `checked` estimate of
+    it from single reports."""
     if section.analyzer == "mean":
-        return None
+        return Shuffled.mean
     if section.analyzer == "coordinate-median":
-        return coordinate_median
+        return checked(coordinate_median)
     if section.analyzer == "trimmed-mean":
-        return lambda reports: trimmed_mean(reports, section.trim)
-    own: Analyzer = load_function(section.analyzer, "reports", field="server.analyzer")
-    return own
+        return checked(partial(trimmed_mean, share=section.trim))
+    return checked(load_function(section.analyzer, "reports", field="server.analyzer"))
 
 
 def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
@@ -82,22 +81,17 @@ def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
 def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
     """Ask an analyzer of the user's own for the mean of made-up reports, before a round is paid
     for. Raises `ConfigError` where it fails, or returns no finite vector [dimension]."""
-    own = analyzer_of(section)
-    if own is None or ":" not in section.analyzer:
+    if ":" not in section.analyzer:
         return
-    count = max(1, min(clients, MADE_UP // dimension))
+    analyze, count = analyzer_of(section), max(1, min(clients, MADE_UP // dimension))
     made_up = torch.randn(count, dimension, generator=torch.Generator().manual_seed(0))
     try:
-        checked(own)(Shuffled(count, reports=made_up))
-        return
+        analyze(Shuffled(count, reports=made_up))
     except FlShuffleError:
         return  # so few are not enough for it
-    except UnusableBatchError as error:
-        mistake = str(error)
     except Exception as error:  # whatever the user's own code raises
-        mistake = f"server.analyzer raises {type(error).__name__}: {text_of(error)}"
-    raise ConfigError(
-        mistake.replace("server.analyzer", f"server.analyzer = {section.analyzer!r}", 1)
-        + f"; it was tried on {count:,} made-up reports of {dimension:,} numbers, and nothing is "
-        "spent"
-    )
+        raises = f"server.analyzer raises {type(error).__name__}: {text_of(error)}"
+        raise ConfigError(
+            f"{error if isinstance(error, UnusableBatchError) else raises}; {section.analyzer!r} "
+            f"was tried on {count:,} made-up reports of {dimension:,} numbers, and nothing is spent"
+        ) from None

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.configuration.sections import ModelSection
-from fl_shuffle.data.models import load_parameters
 from fl_shuffle.data.task import Task
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.gradients.engine import Loss
@@ -34,7 +33,7 @@ def evaluator(model: nn.Module, task: Task, section: ModelSection) -> Measure:
     own = build_metrics(section)
 
     def evaluate(_round: int, parameters: Tensor) -> dict[str, float]:
-        load_parameters(model, parameters)
+        nn.utils.vector_to_parameters(parameters, model.parameters())
         model.eval()
         correct, loss = 0, 0.0
         kept: list[Tensor] = []

@@ -90,11 +90,6 @@ def flatten_parameters(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
 
-def load_parameters(model: nn.Module, vector: Tensor) -> None:
-    """Write a flat vector back into the model's parameters."""
-    nn.utils.vector_to_parameters(vector, model.parameters())
-
-
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     """Half the squared distance of outputs [N, C] from labels [N, C]; losses [N]."""
     return 0.5 * (outputs - labels).square().flatten(1).sum(1)

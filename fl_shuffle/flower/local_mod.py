@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import numpy as np
@@ -63,7 +63,7 @@ class LocalRandomizerMod:
         self._randomizer = kind(
             *(np.array([each]) for each in (epsilon0, delta0, clip, self.scale))
         )
-        self._told = False
+        self._untold = [METRICS_STAY]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Flower's mod protocol."""
@@ -76,9 +76,8 @@ class LocalRandomizerMod:
                 f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "
                 "server; start the node without, or use ShuffleClientApp"
             )
-        if not self._told:
-            log.warning(METRICS_STAY)
-            self._told = True
+        with suppress(IndexError):  # once, whichever node comes first
+            log.warning(self._untold.pop())
         # Every client weighs the same: its number of examples may be private.
         content = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
         if kind == MessageType.TRAIN:

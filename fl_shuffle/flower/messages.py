@@ -260,16 +260,16 @@ def record_in(content: RecordDict, name: str, kind: type[Kind]) -> Kind | None:
 
 
 def model_in(content: RecordDict) -> ArrayRecord:
-    """The model's arrays; raises `KeyError` if there are none."""
+    """The model's arrays; raises `InvalidValueError` if there are none."""
     record = record_in(content, MODEL_RECORD, ArrayRecord)
     if record is None:
-        raise KeyError(MODEL_RECORD)
+        raise InvalidValueError("model", "no arrays", f"must be an ArrayRecord, {MODEL_RECORD!r}")
     return record
 
 
 def trained_in(content: RecordDict) -> ArrayRecord:
     """An app's arrays in its reply: of that name, or the only ones, as Flower's own strategies take
-    them. Raises `KeyError` for any other number of them."""
+    them. Raises `InvalidValueError` for any other number of them."""
     found = [record for record in content.values() if isinstance(record, ArrayRecord)]
     return found[0] if len(found) == 1 else model_in(content)
 

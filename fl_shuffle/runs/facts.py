@@ -100,9 +100,9 @@ class RunFacts:
     budgets: Budgets
     dimension: int
     data: DataFacts
-    features_use_data: bool
-    fingerprint: str | None
     metrics: tuple[str, ...] = ()
+    features_use_data: bool = False
+    fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         columns_with(self.metrics)
