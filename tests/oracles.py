@@ -1,4 +1,4 @@
-"""Exact references that share no code with the product: enumerated shuffles, sums in mpmath.
+"""Exact references that share no code with the product: enumerated shuffles, fine sums.
 
 A report's law is a row of probabilities; a shuffle shows how often each report occurred.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
-import mpmath as mp
 import numpy as np
 from scipy.special import ndtr
+from scipy.stats import binom
 
 Histogram = dict[tuple[int, ...], float]
 Matrix = list[list[float]]
@@ -66,13 +66,18 @@ def absent_too(matrix: Matrix, rate: float) -> Matrix:
 def cells(mean: Sequence[float] | np.ndarray, edges: np.ndarray, noise: str) -> np.ndarray:
     """The report of scale 1 around `mean`: its chances to lie in each cell of a grid."""
 
-    def cdf(x: np.ndarray) -> np.ndarray:
+    def below(x: np.ndarray) -> np.ndarray:
         if noise == "gaussian":
             return np.asarray(ndtr(x))
         tail = 0.5 * np.exp(-np.abs(x))
         return np.where(x < 0.0, tail, 1.0 - tail)
 
-    laws = [np.diff(np.concatenate([[0.0], cdf(edges - x), [1.0]])) for x in mean]
+    laws = []
+    for centre in mean:
+        low, high = np.append(-np.inf, edges - centre), np.append(edges - centre, np.inf)
+        # Right of the centre by upper tails: differences of small numbers keep their digits.
+        flip = low > 0.0
+        laws.append(below(np.where(flip, -low, high)) - below(np.where(flip, -high, low)))
     result: np.ndarray = reduce(np.multiply.outer, laws).ravel()
     return result
 
@@ -102,60 +107,35 @@ def shuffle_delta(p: Sequence[float], q: Sequence[float], others: Rows, a: float
     return hockey_stick(shuffled_law([p, *others]), shuffled_law([q, *others]), math.log(a))
 
 
-def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
-    """Exact delta of the shuffle when client 0 changes: maximum over all inputs of everybody.
+def worst_of(own: Matrix, batches: Iterable[Rows]) -> Callable[[float], float]:
+    """Exact delta of the shuffle as a client changes its input: the maximum over what it holds and
+    over what the others report from."""
+    pairs: list[tuple[Histogram, Histogram]] = []
+    for others in batches:
+        pairs += itertools.permutations([shuffled_law([law, *others]) for law in own], 2)
+    return lambda epsilon: max(hockey_stick(*pair, epsilon) for pair in pairs)
 
-    matrices[j][x] is client j's report law at input x.
-    """
-    worst = 0.0
-    inputs = range(len(matrices[0]))
-    for others in itertools.product(inputs, repeat=len(matrices) - 1):
-        rest = [matrices[j + 1][x] for j, x in enumerate(others)]
-        laws = [shuffled_law([matrices[0][x], *rest]) for x in inputs]
-        for a, b in itertools.permutations(laws, 2):
-            worst = max(worst, hockey_stick(a, b, epsilon))
-    return worst
+
+def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
+    """Of client 0, whatever everybody holds: matrices[j][x] is client j's report law at input x."""
+    return worst_of(matrices[0], itertools.product(*matrices[1:]))(epsilon)
 
 
 def worst_curve(matrix: Matrix, n: int) -> Callable[[float], float]:
     """The same of n clients with one randomizer: the others' order does not matter."""
-    pairs: list[tuple[Histogram, Histogram]] = []
-    for others in itertools.combinations_with_replacement(matrix, n - 1):
-        pairs += itertools.permutations([shuffled_law([own, *others]) for own in matrix], 2)
-    return lambda epsilon: max(hockey_stick(a, b, epsilon) for a, b in pairs)
+    return worst_of(matrix, itertools.combinations_with_replacement(matrix, n - 1))
 
 
-def clone_pair(epsilon0: float, n: int, printed: bool = False):
-    """The clone pair from its definition, in mpmath; `printed`: the pair of Chen et al. 2024."""
-    p = mp.exp(-mp.mpf(epsilon0))
-    w = 1 / (1 + p)
-    first: dict = defaultdict(lambda: mp.mpf(0))
-    second: dict = defaultdict(lambda: mp.mpf(0))
-    for c in range(n):
-        outer = mp.binomial(n - 1, c) * p**c * (1 - p) ** (n - 1 - c)
-        for a in range(c + 1):
-            mass = outer * mp.binomial(c, a) * mp.mpf(2) ** (-c)
-            if printed:
-                for d, weight in ((1, p), (0, 1 - p)):
-                    first[a, c - a + d] += mass * weight
-                    second[a + d, c - a] += mass * weight
-                continue
-            for d, weight in ((1, w), (0, 1 - w)):
-                first[a + d, c - a + 1 - d] += mass * weight
-                second[a + 1 - d, c - a + d] += mass * weight
-    return first, second
-
-
-def pair_delta(first, second, epsilon: float) -> float:
-    a = mp.exp(mp.mpf(epsilon))
-    zero = mp.mpf(0)
-    return float(sum(max(zero, m - a * second.get(key, zero)) for key, m in first.items()))
-
-
-def pair_renyi(first, second, order: float) -> float:
-    lam = mp.mpf(order)
-    moment = sum(m**lam * second[key] ** (1 - lam) for key, m in first.items() if m > 0)
-    return float(mp.log(moment) / (lam - 1))
+def clone_pair(epsilon0: float, n: int, printed: bool = False) -> tuple[Histogram, Histogram]:
+    """The clone pair from its definition; `printed`: the pair of Chen et al. 2024."""
+    p = math.exp(-epsilon0)
+    own = {(0, 1): p, (0, 0): 1 - p} if printed else {(1, 0): 1 / (1 + p), (0, 1): p / (1 + p)}
+    law: Histogram = defaultdict(float)
+    for clones, chance in enumerate(binom.pmf(range(n), n - 1, p).tolist()):
+        for a, share in enumerate(binom.pmf(range(clones + 1), clones, 0.5).tolist()):
+            for (up, down), weight in own.items():
+                law[a + up, clones - a + down] += chance * share * weight
+    return law, {(b, a): mass for (a, b), mass in law.items()}
 
 
 def divergence_among_equals(mu: float, at: float, count: int, epsilon: float) -> float:
