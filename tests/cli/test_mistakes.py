@@ -14,6 +14,7 @@ import pytest
 
 from fl_shuffle import cli
 from fl_shuffle.cli import main
+from fl_shuffle.cli.renamed import renamed
 from fl_shuffle.configuration.reading import idle_settings, parse_config, without_effect
 from fl_shuffle.configuration.sections import Config
 from tests.repository import ROOT
@@ -107,6 +108,7 @@ class NotHere(MetaPathFinder):
 
 sys.meta_path.insert(0, NotHere())
 from fl_shuffle.cli import main
+from fl_shuffle.cli.renamed import renamed
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -177,6 +179,13 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
         (f"{SUMS} --clients 9 --assumed-honest 10", "must be at most the number of reports, 9"),
         (f"{SUMS} --epsilon 1 --solve-for clients --assumed-honest 9", "give a share of them"),
         ("bound --epsilon 1 --solve-for delta", "--epsilon without --delta asks for it"),
+        ("bound --clients 5 --epsilon0 1 --solve-for sigma", "needs the target"),
+        ("bound --epsilon 1 --delta 2 --clients 5 --solve-for sigma", "delta"),
+        ("bound --clients 5 --epsilon0 1 --solve-for sigm", "did you mean 'sigma'?"),
+        ("bound --clients 5 --epsilon 1 --delta .1 --solve-for clients", "leave it out"),
+        ("bound configs/quickstart.toml --epsilon0 1", "belongs to a question"),
+        ("bound --grid budgets.levels=3", "name one"),
+        ("bound configs/quickstart.toml --grid budgets.levels=x", "budgets.levels = 'x'"),
         (
             "simulate --set budgets.distribution=constant --budgets own.csv",
             "--set budgets.distribution=constant: --budgets says the same; drop one of them",
@@ -188,3 +197,12 @@ def test_what_is_mistyped_or_said_twice_is_named(
 ) -> None:
     assert code_of(shlex.split(words)) == 2
     assert line in said(capsys)
+
+
+def test_last_releases_names_are_translated_and_said() -> None:
+    for old, new in (
+        ("compare --epsilon0 1", "bound --epsilon0 1 --all"),
+        ("export RUN", "ledger RUN --out RUN/export"),
+    ):
+        assert renamed(old.split()) == (new.split(), f"note: this is now fl-shuffle {new}")
+        assert renamed(new.split()) == (new.split(), "")

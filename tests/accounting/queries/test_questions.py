@@ -2,57 +2,62 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fl_shuffle as fs
+from fl_shuffle.accounting.accountant import Accountant, Spend
+from fl_shuffle.accounting.attacks.sum_attack import sum_attack_delta, sum_attack_epsilon
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.columns import SMALLER_NOTE
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    analytic_sigma,
+    gaussian_delta,
+    gaussian_epsilon,
+)
 from fl_shuffle.accounting.queries.methods import METHODS, bound, compare
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.solve import COSTS, solve
-from fl_shuffle.cli import main
-from fl_shuffle.cli.renamed import renamed
+from fl_shuffle.accounting.queries.vector_methods import report_classes
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.errors import FlShuffleError, InvalidValueError, NotApplicableError
 
 KRR: dict[str, Any] = {"randomizer": "krr", "k": 10}
 NOISE: dict[str, Any] = {"randomizer": "gaussian"}
 ONE: dict[str, Any] = {"epsilon0": 1.0, "delta": 1e-6}
 
-
-def test_compare_sorts_proven_first_and_explains_the_rest() -> None:
-    answers = compare(Question(**KRR, **ONE, clients=1000))
-    assert set(answers) == set(METHODS)
-    given = [value for value in answers.values() if isinstance(value, Guarantee)]
-    statuses = [answer.status for answer in given]
-    order = [Status.PROVEN, Status.AS_PUBLISHED, Status.LOWER_BOUND]
-    assert given[0] is answers["blanket"] and statuses == sorted(statuses, key=order.index)
-    assert all(str(value) for value in answers.values() if isinstance(value, FlShuffleError))
-    lower = answers["lower"].epsilon
-    assert all(each.epsilon >= lower for each in given if each.status is Status.PROVEN)
+pytestmark = pytest.mark.usefixtures("coarse_pairs")
 
 
 @pytest.mark.parametrize(
     "question",
     [
         {**ONE, "clients": 100_000},
-        {**KRR, **ONE, "clients": 10_000},
+        {**KRR, **ONE, "clients": 1000},
         {**NOISE, "epsilon0": 1.0, "delta0": 1e-5, "clients": 10_000, "epsilon": 0.01},
         {"matrix": [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]], "clients": 9999, "delta": 1e-6, "rounds": 3},
     ],
 )
-def test_the_smallest_proven_answer_is_given_where_no_method_is_named(
-    question: dict[str, Any],
-) -> None:
+def test_answers_are_sorted_and_the_smallest_proven_one_is_given(question: dict[str, Any]) -> None:
+    """Proven ones first; what does not apply says why; without a method the first is the answer."""
+    answers = fs.compare(**question)
+    assert set(answers) == set(METHODS)
+    assert all(str(value) for value in answers.values() if isinstance(value, FlShuffleError))
+    given = [value for value in answers.values() if isinstance(value, Guarantee)]
+    order = [Status.PROVEN, Status.AS_PUBLISHED, Status.LOWER_BOUND]
+    statuses = [each.status for each in given]
+    assert statuses == sorted(statuses, key=order.index)
+    numbers = [(each.epsilon, each.delta) for each in given]
+    proven = numbers[: statuses.count(Status.PROVEN)]
+    lower = numbers[len(statuses) - statuses.count(Status.LOWER_BOUND) :]
     best = fs.bound(**question)
-    given = [each for each in fs.compare(**question).values() if isinstance(each, Guarantee)]
-    proven = [(each.epsilon, each.delta) for each in given if each.status is Status.PROVEN]
-    assert best.status is Status.PROVEN and (best.epsilon, best.delta) == min(proven)
-    with pytest.raises(NotApplicableError, match="no bound for this question is proven.*gspa"):
-        fs.bound(budgets=[(1.0, 0.0, 100), (0.5, 0.0, 100)], delta=1e-6)
+    assert best.status is Status.PROVEN and (best.epsilon, best.delta) == min(proven) == proven[0]
+    assert all(reached <= most for reached in lower for most in proven)
 
 
 # One record in a report, or a client of six, moves as much as a client of one.
@@ -62,36 +67,24 @@ def test_no_proven_bound_on_vector_reports_lies_below_the_attack(
     randomizer: str, delta0: float, unit: str, rounds: int, clients: int
 ) -> None:
     """Six records in a report: bounds that take epsilon0 for any two reports would (0.13, 0.79)."""
-    question = {**ONE, "randomizer": randomizer, "delta0": delta0, "clients": clients}
-    question |= {"unit": unit, "records": 6, "rounds": rounds}
-    answers = compare(Question(**question))
+    query = Question(
+        **ONE, randomizer=randomizer, delta0=delta0, clients=clients, unit=unit, records=6,
+        rounds=rounds,
+    )  # fmt: skip
+    answers = compare(query)
     given = [each for each in answers.values() if isinstance(each, Guarantee)]
     smallest = min(each.epsilon for each in given if each.status is Status.PROVEN)
     attack = answers["attack"]
     assert attack.status is Status.LOWER_BOUND and smallest >= attack.epsilon > 0.0
     if unit == "client" and randomizer == "gaussian":
         assert smallest <= 1.5 * attack.epsilon
-
-
-def test_one_record_of_several_is_refused_where_the_bound_is_about_whole_reports() -> None:
-    query = Question(**ONE, randomizer="laplace", clients=1000, unit="record", records=6)
     for name in ("blanket", "clone", "lower"):
-        with pytest.raises(NotApplicableError, match="one of 6 records"):
-            bound(replace(query, method=name))
-        bound(replace(query, method=name, unit="client"))
-    assert bound(replace(query, method="gspa")).status is Status.AS_PUBLISHED
-
-
-def test_the_attack_answers_for_delta_too() -> None:
-    query = Question(**NOISE, epsilon0=1.0, delta0=1e-5, clients=1000, epsilon=0.01, unit="client")
-    lower, upper = (
-        bound(replace(query, method=name, rounds=5)).delta for name in ("attack", "proven")
-    )
-    assert 0.0 < lower <= upper
-    with pytest.raises(NotApplicableError, match="reaches epsilon"):
-        bound(replace(query, method="attack", epsilon=5.0))
-    with pytest.raises(NotApplicableError, match="vector reports"):
-        bound(replace(query, method="attack", randomizer=None))
+        assert isinstance(answers[name], Guarantee) == (unit == "client" and delta0 == 0.0)
+    assert ("one of 6 records" in str(answers["clone"])) == (unit == "record" and delta0 == 0.0)
+    assert answers["gspa"].status is Status.AS_PUBLISHED
+    asked = replace(query, delta=None, epsilon=attack.epsilon)
+    reached, most = (bound(replace(asked, method=name)).delta for name in ("attack", "proven"))
+    assert 0.0 < reached <= most
 
 
 @pytest.mark.parametrize(
@@ -143,28 +136,17 @@ def test_a_matrix_is_a_mechanism() -> None:
     words = [{"yes": p, "no": 1 - p}, {"no": p, "yes": 1 - p}]
     assert fs.bound(matrix=rows, **asked).epsilon == pytest.approx(named.epsilon, rel=1e-9)
     assert fs.bound(matrix=words, **asked).epsilon == fs.bound(matrix=rows, **asked).epsilon
-    for wrong, message in (
-        ([[0.5, 0.5], [0.5, 0.4]], "must sum to one"),
-        ([[0.5, 0.5], [1.0]], "rows of one length"),
-        ([[1.0, 0.0], [0.5, 0.5]], "every report must be possible"),
-        ("no.json", "does not exist"),
-    ):
-        with pytest.raises(fs.FlShuffleError, match=message):
-            fs.bound(matrix=wrong, **asked)  # type: ignore[arg-type]
-    with pytest.raises(InvalidValueError, match="local budget of its own"):
-        fs.bound(matrix=rows, epsilon0=2.0, **asked)
 
 
-def test_the_unit_is_asked_for_where_it_changes_the_answer() -> None:
+def test_the_unit_changes_the_answer_where_a_report_averages_records() -> None:
     asked: dict[str, Any] = {**NOISE, "sigma": 2.0, "clients": 20, "delta": 1e-6}
-    with pytest.raises(InvalidValueError, match="unit = None: must be named"):
-        fs.bound(**asked, records=5)
     client, record = (fs.bound(**asked, records=5, unit=unit) for unit in ("client", "record"))
     assert client.epsilon > record.epsilon
     assert fs.bound(**asked).epsilon == client.epsilon
 
 
 VECTORS = {**NOISE, "method": "proven", "delta0": 1e-5}
+SUMS = {**NOISE, "method": "sum", "release": "sum", "delta0": 1e-5}
 
 
 @pytest.mark.parametrize(
@@ -178,12 +160,34 @@ VECTORS = {**NOISE, "method": "proven", "delta0": 1e-5}
         ({"randomizer": "kr"}, "did you mean 'krr'"),
         ({"budgets": [[2.0, 0.0]]}, "epsilon0"),
         ({"epsilom": 1.0}, "did you mean 'epsilon"),
+        ({**NOISE, "records": 5}, "unit = None: must be named"),
+        (
+            {"method": None, "epsilon0": None, "budgets": [(1.0, 0.0, 50), (0.5, 0.0, 50)]},
+            "no bound for this question is proven.*gspa",
+        ),
+        *(
+            ({"epsilon0": None, "profile": value}, "profile")
+            for value in ("1", "1:x", "a:b", "-1:0.1", "1:2", "gdp:x", "gdp:-1")
+        ),
+        ({"matrix": [[0.5, 0.5], [0.5, 0.4]]}, "must sum to one"),
+        ({"matrix": [[0.5, 0.5], [1.0]]}, "rows of one length"),
+        ({"matrix": [[1.0, 0.0], [0.5, 0.5]], "epsilon0": None}, "every report must be possible"),
+        ({"matrix": "no.json"}, "does not exist"),
+        ({"matrix": [[0.6, 0.4], [0.4, 0.6]]}, "local budget of its own"),
         # Vector reports without a noise scale.
         ({**VECTORS, "delta0": 0.0}, "delta0"),
         ({**VECTORS, "randomizer": "laplace"}, "delta0"),
         ({**VECTORS, "epsilon0": 0.0}, "epsilon0"),
         ({**VECTORS, "randomizer": "krr", "k": 3}, "vector reports"),
-        ({**NOISE, "epsilon0": None, "sigma": 1e-13, "method": "sum", "release": "sum"}, "sigma"),
+        ({"method": "attack"}, "vector reports"),
+        (
+            {**VECTORS, "method": "attack", "unit": "client", "delta": None, "epsilon": 5.0},
+            "reaches epsilon",
+        ),
+        ({**SUMS, "epsilon0": None, "sigma": 1e-13}, "sigma"),
+        ({**SUMS, "randomizer": "krr", "k": 3, "delta0": 0.0}, "vector reports"),
+        ({**SUMS, "participation": 0.5}, "participation"),
+        ({**SUMS, "release": "reports", "assumed_honest": 5}, "assumed_honest"),
     ],
 )
 def test_bad_questions_name_the_field(change: dict[str, object], message: str) -> None:
@@ -191,47 +195,102 @@ def test_bad_questions_name_the_field(change: dict[str, object], message: str) -
         bound(Question.from_mapping({"method": "clone", **ONE, "clients": 100, **change}))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--randomizer gaussian --clients 5 --solve-for sigma", "needs the target"),
-        ("--randomizer gaussian --epsilon 1 --delta 2 --clients 5 --solve-for sigma", "delta"),
-        ("--clients 5 --epsilon0 1 --solve-for sigm", "did you mean 'sigma'?"),
-        ("--clients 5 --epsilon 1 --delta .1 --solve-for clients", "leave it out"),
-        ("configs/quickstart.toml --epsilon0 1", "belongs to a question"),
-        ("--grid budgets.levels=3", "name one"),
-        ("configs/quickstart.toml --grid budgets.levels=x", "budgets.levels = 'x'"),
-    ],
-)
-def test_command_line_mistakes_are_one_line(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bound", *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and message in error
+# --- Where only the sum of a round is released --------------------------------------------------
+
+ASKED = Question(**{**SUMS, **ONE}, clients=100, rounds=20, unit="client")
 
 
-@pytest.mark.slow
-def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["configs/digits_record.toml", "--set", "privacy.unit='client'", "--clients", "60"]
-    asked += ["--set", "budgets.high=0.6", "--grid", "budgets.levels=0,6,1", "--json"]
-    assert main(["bound", *asked]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    wanted = {"budgets.levels": [0, 6, 1], "cohorts": [60, 6, 1], "least_anonymity": [1, 10, 60]}
-    for name, values in wanted.items():
-        assert [row[name] for row in rows] == values
-    lost, worst = ([row[name] for row in rows] for name in ("budget_lost", "worst_epsilon"))
-    assert lost[0] == 0.0 and lost == sorted(lost)
-    assert worst == sorted(worst, reverse=True)
+def test_the_formula_written_out() -> None:
+    mu = 2.0 / analytic_sigma(1.0, 1e-5, 2.0) * math.sqrt(20 / 100)
+    answer, exact = bound(ASKED), gaussian_epsilon(1e-6, mu)
+    assert answer.status is Status.PROVEN
+    assert exact <= answer.epsilon < exact * (1 + 1e-6)
+    assert "at least 100 reports" in answer.assumptions[0]
+    lower = bound(replace(ASKED, method="sum-attack"))
+    assert lower.status is Status.LOWER_BOUND
+    assert 0.98 * answer.epsilon < lower.epsilon < answer.epsilon
+    # Above its epsilon the test proves nothing, below it more than delta.
+    reached = sum_attack_epsilon(1e-5, 0.8, 2.0**-15)
+    assert 1e-5 <= sum_attack_delta(reached, 0.8, 2.0**-15) < gaussian_delta(reached, 0.8)
+    assert sum_attack_epsilon(1e-5, 0.8, 0.5) == 0.0 == sum_attack_epsilon(1e-5, 0.0, 2.0**-15)
+    asked, exact = replace(ASKED, delta=None, epsilon=0.2), gaussian_delta(0.2, mu)
+    assert bound(replace(asked, method="sum-attack")).delta < exact <= bound(asked).delta
+    assert bound(asked).delta < exact * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("compare --epsilon0 1", "bound --epsilon0 1 --all"),
-        ("export RUN", "ledger RUN --out RUN/export"),
-    ],
-)
-def test_last_releases_names_are_translated_and_said(old: str, new: str) -> None:
-    assert renamed(old.split()) == (new.split(), f"note: this is now fl-shuffle {new}")
-    assert renamed(new.split()) == (new.split(), "")
+def test_compare_knows_what_is_released() -> None:
+    asked = replace(ASKED, rounds=1)
+    answers = compare(asked)
+    # What holds for all reports holds for their sum; the sum alone says less.
+    assert next(iter(answers)) == "sum" and isinstance(answers["proven"], Guarantee)
+    assert "release = 'reports'" in str(answers["attack"])
+    assert "release = 'sum'" in str(compare(replace(asked, release="reports"))["sum-attack"])
+    assumed = compare(replace(asked, assumed_honest=10))
+    assert "assumed_honest" in str(assumed["proven"])
+    assert isinstance(assumed["sum"], Guarantee)
+
+
+TWO = {"budgets": (LocalBudget(0.5, 1e-5, 30), LocalBudget(2.0, 1e-5, 70)), "unit": "record"}
+TWO |= {"randomizer": "gaussian", "records": 9}
+
+
+def laplace(clients: int) -> dict[str, Any]:
+    return {"budgets": (LocalBudget(0.5, 0.0, clients),), "randomizer": "laplace"}
+
+
+# The question, clients of the first budget that never report, and whether `proven` of the reports
+# shuffled is smaller and stands in the column.
+RUNS: dict[str, tuple[dict[str, Any], int, bool]] = {
+    "gaussian, some honest": ({**TWO, "assumed_honest": 0.3}, 0, False),
+    "gaussian, absent": (TWO, 12, False),
+    "laplace, very few": (laplace(4), 0, False),
+    "laplace, many": (laplace(20_000), 0, False),
+    "laplace, some honest": ({**laplace(90), "assumed_honest": 60}, 0, True),
+    "laplace, absent": (laplace(50), 10, True),
+}
+
+
+def of_a_run(query: Question, absent: int) -> tuple[Accountant, Spend]:
+    """The account of a run whose reports have unknown dimension, and its third round's cost."""
+    classes = report_classes(query, "")
+    counts = [kind.count for kind in classes]
+    counts[0] += absent
+    class_of = np.repeat(np.arange(len(classes)), counts)
+    present = np.arange(len(class_of)) >= absent
+    trust = Trust(release="sum", assumed_honest=query.assumed_honest)
+    account = Accountant(
+        classes, class_of, unit=query.unit or "", delta=1e-6, schedule="aggregate", trust=trust
+    )
+    for number in (1, 2, 3):
+        spend = account.preview(number, present)
+        each = account.client_epsilons_after(number, present)
+        account.commit(number, present)
+    assert each.max() == pytest.approx(spend.headline, rel=1e-9)
+    return account, spend
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_question_and_a_run_say_the_same(name: str) -> None:
+    """Of few Laplace reports the column takes `proven` where that is smaller, and says so."""
+    asked, absent, smaller = RUNS[name]
+    query = Question(**{"method": "sum", "release": "sum", "unit": "client", **asked},
+                     rounds=3, delta=1e-6)  # fmt: skip
+    account, spend = of_a_run(query, absent)
+    column, totals, worst = spend.columns["sum"], account.client_totals(), account.worst_client()
+    assert (column.note == SMALLER_NOTE) is smaller
+    if smaller:
+        assert column.worst == spend.columns["proven"].worst == spend.headline
+        np.testing.assert_array_equal(totals.headline, totals.sum)
+    assert float(totals.headline.max()) == pytest.approx(spend.headline, rel=1e-9)
+    # The curve that is drawn belongs to the number.
+    assert worst is not None and worst.epsilon == pytest.approx(spend.headline, rel=1e-9)
+    assert float(worst.profile([spend.headline])[0]) <= 1e-6 * (1 + 1e-6)
+    found = bound(query).epsilon
+    if absent and smaller:
+        # The account of a run that expected more may round the shuffled batch down.
+        assert found <= spend.headline * (1 + 1e-9) < 1.1 * found
+    else:
+        assert spend.headline == pytest.approx(found, rel=1e-8)
+    # The two questions of one answer.
+    back = bound(replace(query, delta=None, epsilon=found)).delta
+    assert 0.5e-6 < back <= 1e-6 * (1 + 1e-6)
