@@ -136,7 +136,7 @@ def noise(dimension: int, budget: float) -> None:
     reports = own.reports(torch.zeros(rows, dimension), everyone, NoiseStream(key, dimension))
     group = exact_group(float(own.step[0]), float(own.largest()[0]))
     updates = torch.randn(rows, dimension)
-    work["exact sum"] = lambda: exact_sum(reports, total.zero_(), group)
+    work["exact sum"] = lambda: exact_sum(reports, total.zero_(), group=group)
     work["clip rows, l2"] = lambda: clip_rows(updates, 1.0, 2)
     for call in work.values():
         call()

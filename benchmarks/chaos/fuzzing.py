@@ -250,8 +250,8 @@ class Reported:
 
 
 def _pass(folder: Path) -> bytes:
-    path, secret = folder / "pass", bytes(range(KEY_BYTES))
-    Pass("site", "localhost:1", "a certificate", secret, secret).write(path)
+    path, secret = folder / "pass", "5a" * KEY_BYTES
+    Pass("localhost:1", "a certificate", secret, secret).write(path, "site")
     return path.read_bytes()
 
 

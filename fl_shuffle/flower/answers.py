@@ -37,7 +37,8 @@ from fl_shuffle.flower.node_registry import held_clients, words_of
 from fl_shuffle.flower.remote_shuffler import sender_of
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.shuffler.local import ExactSum, Ids, Mask, PartialSum, Reports
+from fl_shuffle.shuffler.exact_sums import ExactSum
+from fl_shuffle.shuffler.local import Ids, Mask, PartialSum, Reports
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.link import Sender
 

@@ -15,7 +15,7 @@ from fl_shuffle.data.task import load_task
 from fl_shuffle.federation import Federation
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
 from fl_shuffle.randomizers.per_client import Ids
-from fl_shuffle.shuffler.local import ExactSum
+from fl_shuffle.shuffler.exact_sums import ExactSum
 
 REPEATS = 3
 """The median of so many is not spoiled by one that was stalled."""

@@ -6,51 +6,97 @@ Every report is a multiple of a public power of two, and small enough for float3
 from __future__ import annotations
 
 import math
+import sys
+from threading import Lock
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fl_shuffle.errors import NotApplicableError
 
+LONG = 1_000_000
+"""Numbers of a sum that is kept once only, and added to by one thread at a time."""
 
-def exact_sum(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) -> None:
-    """accumulator (float64 [d]) += the sum of `reports` (float32 [K, d]) over rows.
+
+class ExactSum:
+    """The sum of reports, added up as they come, from several threads; on nodes, too.
+
+    It is a function of the multiset of reports: whatever their order and packing, its bits are
+    those of the sum of all of them (see `exact_sum`).
+    """
+
+    def __init__(self, dimension: int, group: int = 1) -> None:
+        self.total = torch.zeros(dimension, dtype=torch.float64)
+        self._group = group
+        self._lock = Lock()
+
+    def add(self, rows: Tensor, largest: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Add reports [m k, d] of k clients up, of those whose coordinates are all finite and at
+        most `largest` [k] in size; returns which clients these are [k]."""
+        if len(self.total) <= LONG:
+            part = torch.zeros_like(self.total)
+            if exact_sum(rows, part, largest, self._group):
+                with self._lock:
+                    self.total += part
+                return np.ones(len(largest), dtype=bool)
+        # A vector less, for one more pass over the reports.
+        with self._lock:
+            valid = valid_rows(rows, largest)
+            good = rows if valid.all() else rows[torch.from_numpy(_of_each(valid, rows))]
+            exact_sum(good, self.total, group=self._group)
+        return valid
+
+    def add_sum(self, part: Tensor, largest: float) -> bool:
+        """Add an exact sum [d] of reports, unless one of its coordinates is beyond `largest`, or
+        not finite; returns whether."""
+        low, high = torch.aminmax(part)
+        # NaN is not at most anything, and an infinity more than every number.
+        if not max(-float(low), float(high)) <= min(largest, sys.float_info.max):
+            return False
+        with self._lock:
+            self.total += part
+        return True
+
+
+def exact_sum(
+    reports: Tensor,
+    accumulator: Tensor,
+    largest: NDArray[np.float64] | None = None,
+    group: int = 1,
+) -> bool:
+    """accumulator (float64 [d]) += the sum of `reports` (float32 [m k, d]) over rows; returns
+    whether every number is at most its client's of `largest` [k] in size. NaN is not.
 
     Exact, hence independent of order and partition, as long as `require_exact` holds for all the
     reports that ever go into the accumulator. `group` (see `exact_group`) is a number of rows whose
     float32 sums are exact too: faster, and the same bits.
     """
-    exact_sum_within(reports, accumulator, None, group)
+    from fl_shuffle.compiled.rows import sum_within
+
+    each = np.full(len(reports), math.inf) if largest is None else _of_each(largest, reports)
+    limits = np.broadcast_to(each, reports.shape[:1])
+    rounded = limits.astype(np.float32)
+    below = np.where(rounded > limits, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    rows = reports.cpu().contiguous().numpy()
+    return bool(sum_within(rows, below, group, accumulator.numpy()))
 
 
-def exact_sum_within(
-    reports: torch.Tensor,
-    accumulator: torch.Tensor,
-    largest: NDArray[np.float64] | None = None,
-    group: int = 1,
-) -> bool:
-    """`exact_sum`, and whether every number is at most its row's of `largest` [K] in size.
-
-    NaN is not.
-    """
-    limits = np.broadcast_to(math.inf if largest is None else largest, reports.shape[:1])
-    if reports.device.type == "cpu" and reports.is_contiguous():
-        from fl_shuffle.compiled.rows import sum_within
-
-        rounded = limits.astype(np.float32)
-        below = np.where(rounded > limits, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-        return bool(sum_within(reports.numpy(), below, group, accumulator.numpy()))
-    accumulator.add_(reports.sum(dim=0, dtype=torch.float64))
-    return bool(rows_within(reports, limits).all())
-
-
-def rows_within(rows: torch.Tensor, largest: NDArray[np.float64]) -> torch.Tensor:
-    """Which rows [K, d] have no number above their own of `largest` [K] in size, and no NaN."""
+def valid_rows(rows: Tensor, largest: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of k clients [k] have rows, of [m k, d], without a number above their own of `largest`
+    [k] in size, and without NaN."""
     if not rows.numel():
-        return torch.ones(rows.shape[0], dtype=torch.bool)
+        return np.ones(len(largest), dtype=bool)
     low, high = torch.aminmax(rows, dim=1)
-    return torch.maximum(-low, high).cpu().double() <= torch.tensor(largest)
+    # What is not finite is not within anything that is.
+    within = torch.maximum(-low, high).cpu().double().numpy() <= _of_each(largest, rows)
+    return np.asarray(within.reshape(-1, len(largest)).all(axis=0))
+
+
+def _of_each(values: NDArray[np.generic], rows: Tensor) -> NDArray[np.generic]:
+    """The k clients' values for their rows [m k, d]."""
+    return np.tile(values, len(rows) // max(1, len(values)))
 
 
 def exact_group(step: float, largest: float) -> int:

@@ -6,13 +6,11 @@ shuffler share their memory, so the boundary between them is a simulated one.
 
 from __future__ import annotations
 
-import math
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -22,14 +20,12 @@ from torch import Tensor
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.exact_sums import exact_sum, exact_sum_within, rows_within
+from fl_shuffle.shuffler.exact_sums import ExactSum, exact_sum, valid_rows
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
-LONG = 1_000_000
-"""Numbers of a sum that is kept once only, and added to by one thread at a time."""
 OUT_OF_RANGE = "out of an honest report's range"
 """Why a report is dropped that noise cannot have made, or that is not finite."""
 
@@ -173,14 +169,14 @@ class _LocalBatch:
         self._present = np.zeros(clients, dtype=bool)
         self._lock = Lock()
 
-    @property
-    def count(self) -> int:
-        """Valid reports in it."""
-        return int(np.count_nonzero(self._present))
-
     def close(self) -> Mask:
         """See `Batch`."""
-        require_reports(self._number, self.count, self._shuffler.min_reports, self.reasons)
+        count, minimum = int(self._present.sum()), self._shuffler.min_reports
+        if count < minimum:
+            raise PrivacyBudgetError(
+                f"round {self._number}: {count} usable reports arrived, below privacy.min_reports "
+                f"= {minimum}; the batch is not released{listed(self.reasons)}"
+            )
         return self._present
 
     def _note(self, clients: Ids, valid: Mask) -> Mask:
@@ -216,7 +212,7 @@ class SummedBatch(_LocalBatch):
         """See `Batch`."""
         shuffler, total = self._shuffler, self._sum.total
         self._sum.total = total.new_zeros(0)  # it is let out once, and not held here beside
-        reports = self.count * shuffler.batches
+        reports = int(self._present.sum()) * shuffler.batches
         if shuffler.noise is None:
             return Shuffled(reports, total=total)
         draws = shuffler.seeds.numpy_generator(self._number, "pooled noise")
@@ -254,77 +250,7 @@ class PermutedBatch(_LocalBatch):
         return Shuffled(len(batches) * batches.shape[1], reports=batches.flatten(0, 1))
 
 
-class ExactSum:
-    """The sum of reports, added up as they come, from several threads; on nodes, too.
-
-    It is a function of the multiset of reports: whatever their order and packing, its bits are
-    those of the sum of all of them (see `LocalShuffler`).
-    """
-
-    def __init__(self, dimension: int, group: int = 1) -> None:
-        self.total = torch.zeros(dimension, dtype=torch.float64)
-        self._group = group
-        self._lock = Lock()
-
-    def add(self, rows: Tensor, largest: Vector) -> Mask:
-        """Add reports [m k, d] of k clients up, of those whose coordinates are all finite and at
-        most `largest` [k] in size; returns which clients these are [k]."""
-        if len(self.total) > LONG:
-            # A vector less, for one more pass over the reports.
-            with self._lock:
-                valid = valid_rows(rows, largest)
-                good = rows if valid.all() else rows[torch.from_numpy(_of_each(valid, rows))]
-                exact_sum(good, self.total, self._group)
-            return valid
-        part = torch.zeros_like(self.total)
-        valid = np.ones(len(largest), dtype=bool)
-        honest = exact_sum_within(rows, part, _of_each(largest, rows), self._group)
-        # A NaN or an infinity anywhere makes the sum of all coordinates one.
-        if not (honest and math.isfinite(float(part.sum()))):
-            valid = valid_rows(rows, largest)
-            part.zero_()
-            exact_sum(rows[torch.from_numpy(_of_each(valid, rows))], part, self._group)
-        with self._lock:
-            self.total += part
-        return valid
-
-    def add_sum(self, part: Tensor, largest: float) -> bool:
-        """Add an exact sum [d] of reports, unless one of its coordinates is beyond `largest`, or
-        not finite; returns whether."""
-        low, high = torch.aminmax(part)
-        # NaN is not at most anything, and an infinity more than every number.
-        if not max(-float(low), float(high)) <= min(largest, sys.float_info.max):
-            return False
-        with self._lock:
-            self.total += part
-        return True
-
-
-def require_reports(number: int, count: int, minimum: int, reasons: Counter[str]) -> None:
-    """Refuse a batch too small to hide anyone, and say what became of the others.
-
-    Raises `PrivacyBudgetError`.
-    """
-    if count < minimum:
-        raise PrivacyBudgetError(
-            f"round {number}: {count} usable reports arrived, below privacy.min_reports = "
-            f"{minimum}; the batch is not released{listed(reasons)}"
-        )
-
-
 def listed(reasons: Counter[str]) -> str:
     """The most frequent reasons for missing reports, in parentheses; nothing without any."""
     found = "; ".join(f"{reason}: {times}" for reason, times in reasons.most_common(5))
     return f" ({found})" if found else ""
-
-
-def valid_rows(rows: Tensor, largest: Vector) -> Mask:
-    """Whose rows, of [m k, d], are nowhere beyond their own of `largest` [k]."""
-    # What is not finite is not within anything that is.
-    within = rows_within(rows, _of_each(largest, rows)).numpy()
-    return np.asarray(within.reshape(-1, len(largest)).all(axis=0))
-
-
-def _of_each(values: NDArray[Any], rows: Tensor) -> NDArray[Any]:
-    """The k clients' values for their rows [m k, d]."""
-    return np.tile(values, len(rows) // max(1, len(values)))

@@ -28,7 +28,7 @@ from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers import noise_exact
 from fl_shuffle.randomizers.noise import AesWords
 from fl_shuffle.randomizers.personal import make_randomizer
-from fl_shuffle.shuffler.local import ExactSum, valid_rows
+from fl_shuffle.shuffler.exact_sums import ExactSum, valid_rows
 from tests.flower.small_rounds import OpenLedger, small_strategy
 from tests.one_node import nodes
 

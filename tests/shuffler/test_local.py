@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import OUT_OF_RANGE, Batch, LocalShuffler, PartialSum, Reports
 
 DIMENSION = 7
+both_kinds = pytest.mark.parametrize("keep", [False, True])
 
 
 def chunks(count: int) -> list[Tensor]:
@@ -25,98 +27,83 @@ def chunks(count: int) -> list[Tensor]:
     return list((whole.float() * 2.0**-10).unbind())
 
 
-def shuffler(largest: np.ndarray, *, keep: bool, least: int = 2) -> LocalShuffler:
-    return LocalShuffler(DIMENSION, largest, SeedTree(5), min_reports=least, keep=keep)
+def opened(largest: np.ndarray, **given: Any) -> Batch:
+    """The batch of a round in which all clients are asked."""
+    everyone = np.ones(len(largest), dtype=bool)
+    return LocalShuffler(DIMENSION, largest, SeedTree(5), **given).open(1, everyone)
 
 
-def filled(parts: list[Tensor], order: list[int], threads: int, *, keep: bool) -> Batch:
-    """The batch of a round in which part k is the reports of clients 5 k to 5 k + 4."""
-    everyone = np.ones(5 * len(parts), dtype=bool)
-    batch = shuffler(np.full(len(everyone), np.inf), keep=keep).open(1, everyone)
-
-    def add(position: int) -> None:
-        clients = np.arange(5 * position, 5 * position + 5)
-        assert batch.add(Reports(parts[position].numpy()), clients, position).all()
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(add, order))
-    return batch
+def added(batch: Batch, rows: Tensor, position: int = 0) -> list[bool]:
+    """Whose reports are taken, of five clients."""
+    clients = np.arange(5 * position, 5 * position + 5)
+    return batch.add(Reports(rows.numpy()), clients, position).tolist()
 
 
-@pytest.mark.parametrize("keep", [False, True])
+def mean_of(rows: Tensor) -> Tensor:
+    return (rows.double().sum(dim=0) / len(rows)).float()
+
+
+@both_kinds
 def test_the_order_of_arrival_and_the_number_of_threads_leave_no_trace(keep: bool) -> None:
-    parts = chunks(40)
-    one = filled(parts, list(range(40)), 1, keep=keep)
-    other = filled(parts, list(range(40))[::-1], 4, keep=keep)
-    assert one.close().all() and other.close().all()
-    first, second = one.release(), other.release()
-    assert first.count == second.count == 200
+    parts, released = chunks(40), []
     whole = torch.cat(parts)
+    for order, threads in ((range(40), 1), (range(39, -1, -1), 4)):
+        batch = opened(np.full(200, np.inf), keep=keep)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda k, batch=batch: added(batch, parts[k], k), order))
+        assert batch.close().all()
+        released.append(batch.release())
+        # The mean has the same bits from single reports and from their sum.
+        assert released[-1].count == 200 and torch.equal(released[-1].mean(), mean_of(whole))
+    first, second = (each.reports for each in released)
     if keep:
-        assert first.reports is not None and second.reports is not None
-        assert torch.equal(first.reports, second.reports)
-        assert not torch.equal(first.reports, whole)
-        order = np.lexsort(first.reports.numpy().T)
-        wanted = whole.numpy()[np.lexsort(whole.numpy().T)]
-        assert np.array_equal(first.reports.numpy()[order], wanted)
-    # The mean has the same bits from single reports and from their sum.
-    expected = (whole.double().sum(dim=0) / 200).float()
-    assert torch.equal(first.mean(), expected) and torch.equal(second.mean(), expected)
+        assert first is not None and second is not None
+        assert torch.equal(first, second) and not torch.equal(first, whole)
+        assert sorted(first.tolist()) == sorted(whole.tolist())
 
 
 @pytest.mark.parametrize("long", [0, 1_000_000])
-@pytest.mark.parametrize("keep", [False, True])
+@both_kinds
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e9])
 def test_a_row_that_no_honest_client_sends_is_dropped_alone(
     keep: bool, bad: float, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where sums are long ones, too."""
-    monkeypatch.setattr("fl_shuffle.shuffler.local.LONG", long)
-    rows = chunks(1)[0]
-    nonfinite = rows.clone()
-    nonfinite[2, 3] = bad
-    for least in (4, 5):
-        batch = shuffler(np.full(5, 2.0**14), keep=keep, least=least).open(1, np.ones(5, bool))
-        found = batch.add(Reports(nonfinite.numpy()), np.arange(5), 0)
-        assert found.tolist() == [True, True, False, True, True]
-        assert batch.reasons == Counter({OUT_OF_RANGE: 1})
-        if least == 5:
-            with pytest.raises(PrivacyBudgetError, match=r"min_reports = 5.*range: 1\)"):
-                batch.close()
-            continue
-        assert batch.close().tolist() == [True, True, False, True, True]
-        mean = (rows[[0, 1, 3, 4]].double().sum(dim=0) / 4).float()
-        assert torch.equal(batch.release().mean(), mean)
+    monkeypatch.setattr("fl_shuffle.shuffler.exact_sums.LONG", long)
+    rows, present = chunks(1)[0], [True, True, False, True, True]
+    spoiled = rows.clone()
+    spoiled[2, 3] = bad
+    few, enough = (opened(np.full(5, 2.0**14), keep=keep, min_reports=least) for least in (5, 4))
+    assert added(few, spoiled) == added(enough, spoiled) == present
+    assert few.reasons == Counter({OUT_OF_RANGE: 1})
+    with pytest.raises(PrivacyBudgetError, match=r"min_reports = 5.*range: 1\)"):
+        few.close()
+    assert enough.close().tolist() == present
+    assert torch.equal(enough.release().mean(), mean_of(rows[[0, 1, 3, 4]]))
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@both_kinds
 def test_every_report_is_held_to_its_own_client_s_limit(keep: bool) -> None:
-    rows = chunks(1)[0]
-    largest = rows.abs().amax(dim=1).double().numpy() * 8.0 ** np.arange(5)
-    batch = shuffler(largest, keep=keep).open(1, np.ones(5, bool))
+    rows, widths = chunks(1)[0], 8.0 ** torch.arange(5)[:, None]
+    largest = rows.abs().amax(dim=1).double().numpy() * widths.numpy()[:, 0]
+    batch = opened(largest, keep=keep)
     # All are honest, the widest of them far beyond the narrowest one's limit.
-    honest = (rows * 8.0 ** torch.arange(5)[:, None]).numpy()
-    assert batch.add(Reports(honest), np.arange(5), 0).all()
-    beyond = rows.clone()
-    beyond[1] *= 8.0 * (1.0 + 2.0**-20)
-    found = batch.add(Reports(beyond.numpy()), np.arange(5), 1)
-    assert found.tolist() == [True, False, True, True, True]
+    assert added(batch, rows * widths) == [True] * 5
+    rows[1] *= 8.0 * (1.0 + 2.0**-20)
+    assert added(batch, rows) == [True, False, True, True, True]
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@both_kinds
 def test_of_several_batches_each_is_permuted_and_a_client_is_in_all_or_in_none(keep: bool) -> None:
     first, second = torch.cat(chunks(8)), torch.cat(chunks(16)[8:])
-    rows = torch.cat([first, second]).clone()
+    rows, there = torch.cat([first, second]), np.arange(40) != 7
     rows[40 + 7, 2] = float("nan")  # client 7's report to the second batch
-    held = LocalShuffler(DIMENSION, np.full(40, 2.0**14), SeedTree(5), keep=keep, batches=2)
-    batch = held.open(1, np.ones(40, bool))
-    there = np.arange(40) != 7
+    batch = opened(np.full(40, 2.0**14), keep=keep, batches=2)
     assert np.array_equal(batch.add(Reports(rows.numpy()), np.arange(40), 0), there)
     assert np.array_equal(batch.close(), there)
     released = batch.release()
-    assert released.count == 78
     sent = [part[torch.from_numpy(there)] for part in (first, second)]
-    assert torch.equal(released.mean(), (torch.cat(sent).double().sum(dim=0) / 78).float())
+    assert released.count == 78 and torch.equal(released.mean(), mean_of(torch.cat(sent)))
     if not keep:
         return
     assert released.reports is not None
@@ -131,22 +118,21 @@ def test_of_several_batches_each_is_permuted_and_a_client_is_in_all_or_in_none(k
 
 @pytest.mark.filterwarnings("error")
 def test_a_partial_sum_counts_where_it_may_be_one_and_is_finite() -> None:
-    valid = np.ones(3, dtype=bool)
-    batch = LocalShuffler(3, np.full(12, 10.0), SeedTree(1), keep=False).open(1, np.ones(12, bool))
-    bad = ([np.nan, 0.0, 0.0], [np.inf, -np.inf, 0.0], [1e308, 1e308, 0.0])
-    for place, total in enumerate(bad):
-        clients = np.arange(3 * place, 3 * place + 3)
-        assert not batch.add(PartialSum(np.array(total), valid), clients, place).any()
-    good = PartialSum(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]))
-    assert batch.add(good, np.arange(9, 12), 3).tolist() == [True, False, True]
-    assert np.flatnonzero(batch.close()).tolist() == [9, 11]
+    batch, whole = opened(np.full(10, 10.0), keep=False), np.arange(7.0)
+    for total, valid in (
+        (np.where(whole == 0, np.nan, 0.0), [False] * 5),
+        (np.where(whole == 0, np.inf, -np.inf), [False] * 5),
+        (np.full(7, 1e308), [False] * 5),
+        (whole, [True, False, True, False, False]),
+    ):
+        given = np.array([True, False, True, False, False])
+        assert batch.add(PartialSum(total, given), np.arange(5, 10), 0).tolist() == valid
+    assert np.flatnonzero(batch.close()).tolist() == [5, 7]
     total = batch.release().total
-    assert total is not None and total.tolist() == [1.0, 2.0, 3.0]
+    assert total is not None and total.tolist() == whole.tolist()
     # Where single reports are wanted a sum is nothing; where the shuffler adds noise, reports are.
-    kept = shuffler(np.full(12, np.inf), keep=True).open(1, np.ones(12, bool))
-    assert not kept.add(good, np.arange(9, 12), 0).any()
-    noise = AggregateNoise("gaussian", np.ones(2), np.full(2, 2.0**-20))
-    held = LocalShuffler(DIMENSION, np.full(2, 9.0), SeedTree(1), keep=False, noise=noise)
+    kept = opened(np.full(5, np.inf), keep=True)
+    assert not kept.add(PartialSum(whole, given), np.arange(5), 0).any()
+    noise = AggregateNoise("gaussian", np.ones(5), np.full(5, 2.0**-20))
     with pytest.raises(ConfigError, match="set run.noise = 'per-report'"):
-        reports = Reports(np.ones((2, DIMENSION), np.float32))
-        held.open(1, np.ones(2, bool)).add(reports, np.arange(2), 0)
+        added(opened(np.full(5, 9.0), keep=False, noise=noise), torch.ones(5, DIMENSION))

@@ -32,7 +32,7 @@ from fl_shuffle.flower.remote_shuffler import ANALYZER_KEY, SHUFFLER
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.shuffler.remote.agreement import Agreement
-from fl_shuffle.shuffler.remote.client import RemoteShuffler
+from fl_shuffle.shuffler.remote.client import RemoteBatch
 from fl_shuffle.shuffler.remote.link import Sender
 from server import app as server
 
@@ -242,18 +242,19 @@ class Parties:
         return 0
 
     def _server(self, run: Path, configured: dict[str, dict[str, Any]]) -> int:
-        fetch = RemoteShuffler.fetch
+        fetch = RemoteBatch.fetch
 
-        def noted(own: RemoteShuffler, number: int) -> Iterator[bytes]:
-            pieces = list(fetch(own, number))
-            note(self._witness("batches"), f"{number} {sha256(b''.join(pieces)).hexdigest()}")
+        def noted(own: RemoteBatch) -> Iterator[bytes]:
+            pieces = list(fetch(own))
+            digest = sha256(b"".join(pieces)).hexdigest()
+            note(self._witness("batches"), f"{own.number} {digest}")
             return iter(pieces)
 
         def taken(content: RecordDict) -> None:
             if list(content):
                 note(self._witness("replies"), "a reply to the server holds something")
 
-        RemoteShuffler.fetch = noted  # type: ignore[assignment]
+        RemoteBatch.fetch = noted  # type: ignore[assignment]
         node_registry.SETTLE_SECONDS = 0.01  # nodes do not come and go
         resolved = {RESOLVED: parse_config(configured).to_json()}
         opens = configured["privacy"]["release"] == "reports"

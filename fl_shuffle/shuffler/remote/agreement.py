@@ -11,14 +11,16 @@ same configuration and the same models.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, RunError, require_choice, require_integer
-from fl_shuffle.shuffler.remote.sealing import OVERHEAD, SealError, open_sealed
+from fl_shuffle.shuffler.remote.sealing import OVERHEAD, open_sealed
 
 RELEASES = ("reports", "sum")
 RUN_BYTES = 16
@@ -90,11 +92,6 @@ class Agreement:
         """Of a piece of what is released: a sealed report, or the sum in 64-bit steps."""
         return 8 * self.dimension if self.release == "sum" else self.sealed_bytes
 
-    def sealed_reports(self, delivery: bytes) -> list[bytes]:
-        """A client's sealed reports of a round, one for each batch."""
-        size = self.sealed_bytes
-        return [delivery[start : start + size] for start in range(0, len(delivery), size)]
-
     @property
     def step(self) -> float:
         """The grid that reports lie on."""
@@ -111,10 +108,14 @@ class Agreement:
 
 def require_run(run: object) -> str:
     """A run's identifier; raises `InvalidValueError` if it is none."""
-    digits = isinstance(run, str) and len(run) == 2 * RUN_BYTES
-    if not digits or not set(str(run)) <= set("0123456789abcdef"):
+    if not isinstance(run, str) or not re.fullmatch(f"[0-9a-f]{{{2 * RUN_BYTES}}}", run):
         raise InvalidValueError("run", run, "must be 32 hexadecimal digits")
-    return str(run)
+    return run
+
+
+def pieces_of(content: bytes, size: int) -> list[bytes]:
+    """The pieces of `size` bytes that stand behind one another: sealed reports, for example."""
+    return [content[start : start + size] for start in range(0, len(content), size)]
 
 
 def report_as_bytes(report: NDArray[np.float32]) -> bytes:
@@ -129,7 +130,7 @@ def opened_report(
     as one of this round, or is off the grid or beyond the public bound."""
     try:
         content = open_sealed(sealed, private, agreement.info(round_number))
-    except SealError:
+    except InvalidTag:
         return None
     if len(content) != agreement.report_bytes:
         return None

@@ -16,12 +16,16 @@ from itertools import islice
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fl_shuffle.errors import PrivacyBudgetError, RunError
 from fl_shuffle.shuffler.local import Answer, Ids, Mask, Shuffled, UnusableBatchError, listed
 from fl_shuffle.shuffler.remote import wire
-from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report, sum_of_content
+from fl_shuffle.shuffler.remote.agreement import (
+    Agreement,
+    opened_report,
+    pieces_of,
+    sum_of_content,
+)
 from fl_shuffle.shuffler.remote.link import Link
 
 log = logging.getLogger("fl_shuffle.run.shuffler")
@@ -63,7 +67,7 @@ class RemoteShuffler:
         counted = round_number == self.counted
         # Nobody is asked on a counted round: one that is not closed there takes no report.
         wanted = wire.bitmap_of(np.zeros_like(asked) if counted else asked)
-        state = self._ask(wire.BEGIN, round_number, wanted, self.agreement)
+        (state,) = self.ask(wire.BEGIN, round_number, wanted)
         if state == wire.HANDED_OVER:
             raise RunError(
                 f"the shuffler has handed round {round_number} over already: this run directory is "
@@ -76,35 +80,14 @@ class RemoteShuffler:
             )
         return RemoteBatch(self, round_number, collecting=state == wire.OPEN)
 
-    def close(self, round_number: int) -> Mask | None:
-        """Who is in the round's batch (mask [clients]), which is then fixed; None: too few."""
-        try:
-            bitmap = self._ask(wire.CLOSE, round_number)
-        except wire.ShufflerError as error:
-            if error.reason == "FAILED_PRECONDITION":
-                return None
-            raise
-        return wire.mask_of(bitmap, self.agreement.clients)
-
-    def fetch(self, round_number: int) -> Iterator[bytes]:
-        """What is released of a closed round, piece by piece: the same bytes each time."""
-        size, position = self.agreement.piece_bytes, 0
-        while page := self._ask(
-            wire.FETCH, round_number, position.to_bytes(wire.POSITION_BYTES, "big")
-        ):
-            for start in range(0, len(page), size):
-                position += 1
-                yield page[start : start + size]
-
     def forget(self, round_number: int) -> None:
         """See `Shuffler`."""
         if round_number:
-            self._ask(wire.FINISH, round_number)
+            self.ask(wire.FINISH, round_number)
 
-    def _ask(
-        self, method: str, number: int, sent: bytes = b"", facts: Agreement | None = None
-    ) -> bytes:
-        return self.link.ask(method, wire.Call(self.agreement.run, number, facts), sent)
+    def ask(self, method: str, round_number: int, sent: bytes = b"") -> bytes:
+        """What it answers to a call on a round."""
+        return self.link.ask(method, wire.Call(self.agreement, round_number), sent)
 
 
 class RemoteBatch:
@@ -114,7 +97,7 @@ class RemoteBatch:
         self.reasons: Counter[str] = Counter()
         self.collecting = collecting
         self._shuffler = shuffler
-        self._number = number
+        self.number = number
         self._count = 0
 
     def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
@@ -124,27 +107,41 @@ class RemoteBatch:
 
     def close(self) -> Mask:
         """See `Batch`."""
-        present = self._shuffler.close(self._number)
-        if present is None:
+        try:
+            bitmap = self._shuffler.ask(wire.CLOSE, self.number)
+        except wire.ShufflerError as error:
+            if error.reason != "FAILED_PRECONDITION":
+                raise
             raise PrivacyBudgetError(
-                f"round {self._number}: fewer usable reports than privacy.min_reports = "
+                f"round {self.number}: fewer usable reports than privacy.min_reports = "
                 f"{self._shuffler.min_reports}, or than the shuffler's own minimum, arrived; it "
                 f"releases nothing{listed(self.reasons)}"
-            )
+            ) from None
+        present = wire.mask_of(bitmap, self._shuffler.agreement.clients)
         self._count = int(present.sum())
         return present
 
+    def fetch(self) -> Iterator[bytes]:
+        """What is released of a closed round, piece by piece: the same bytes each time."""
+        size, position = self._shuffler.agreement.piece_bytes, 0
+        while page := self._shuffler.ask(
+            wire.FETCH, self.number, position.to_bytes(wire.POSITION_BYTES, "big")
+        ):
+            pieces = pieces_of(page, size)
+            position += len(pieces)
+            yield from pieces
+
     def release(self) -> Shuffled:
         """See `Batch`."""
-        agreement, keep = self._shuffler.agreement, self._shuffler.keep
-        sent, pieces = self._count * agreement.batches, self._shuffler.fetch(self._number)
+        agreement, keep, number = self._shuffler.agreement, self._shuffler.keep, self.number
+        sent, pieces = self._count * agreement.batches, self.fetch()
         if agreement.release == "sum":
             exact = sum_of_content(next(pieces, b""), agreement)
             return Shuffled(sent, total=torch.from_numpy(exact))
         total, rows, position = np.zeros(agreement.dimension), [], 0
         valid = np.zeros(agreement.batches, dtype=np.int64)
         for position, sealed in enumerate(islice(pieces, sent + 1), start=1):
-            report = opened_report(sealed, self._shuffler.private, agreement, self._number)
+            report = opened_report(sealed, self._shuffler.private, agreement, number)
             if report is None or position > sent:
                 continue
             valid[(position - 1) // self._count] += 1
@@ -152,23 +149,20 @@ class RemoteBatch:
                 rows.append(torch.from_numpy(report))
             else:
                 total += report
+        usable = int(valid.sum())
         if position != sent:
             raise RunError(
-                f"the shuffler released {position} reports of round {self._number} and named "
+                f"the shuffler released {position} reports of round {number} and named "
                 f"{self._count} clients"
             )
-        self._require_honest(valid, sent)
-        if keep:
-            return Shuffled(len(rows), reports=torch.stack(rows))
-        return Shuffled(int(valid.sum()), total=torch.from_numpy(total))
-
-    def _require_honest(self, valid: NDArray[np.int64], sent: int) -> None:
-        unusable = sent - int(valid.sum())
-        if unusable:
-            log.warning("round %d: %d of %d reports cannot be used", self._number, unusable, sent)
+        if usable < sent:
+            log.warning("round %d: %d of %d reports cannot be used", number, sent - usable, sent)
         if valid.min() < max(1, self._shuffler.honest(self._count)):
             raise UnusableBatchError(
-                f"{unusable} of {sent} reports cannot be used, and whose they are is not known: "
-                "fewer are honest than is assumed (privacy.assumed_honest); if some clients may "
-                "not be, say how many are, in a new run"
+                f"{sent - usable} of {sent} reports cannot be used, and whose they are is not "
+                "known: fewer are honest than is assumed (privacy.assumed_honest); if some clients "
+                "may not be, say how many are, in a new run"
             )
+        if keep:
+            return Shuffled(usable, reports=torch.stack(rows))
+        return Shuffled(usable, total=torch.from_numpy(total))

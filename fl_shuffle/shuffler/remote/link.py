@@ -24,11 +24,7 @@ PAUSE_SECONDS = 0.5
 """Between two tries."""
 SHOWN = 200
 """So many characters of what a shuffler says are shown."""
-AGAIN = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-)
+AGAIN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 """What may be otherwise at the next try."""
 
 
@@ -62,22 +58,20 @@ class Link:
         until = time.monotonic() + self._patience
         while True:
             try:
-                answer: bytes = asked(data, timeout=CALL_SECONDS)
+                return bytes(asked(data, timeout=CALL_SECONDS))
             except grpc.RpcError as error:
-                if error.code() not in AGAIN or time.monotonic() > until:
+                if error.code().name not in AGAIN or time.monotonic() > until:
                     raise self._said(error) from None
-            else:
-                return answer
             time.sleep(PAUSE_SECONDS)
 
     def _said(self, error: grpc.RpcError) -> ShufflerError:
         text = " ".join(str(error.details() or "").split())[:SHOWN]
         reason = error.code().name
-        if error.code() in AGAIN:
+        if reason in AGAIN:
             what = f"does not answer: is it running, is this its certificate? ({reason}: {text})"
         else:
             what = f"refused: {text}"
-        return ShufflerError(reason, f"the shuffler at {self._own.address} {what}")
+        return ShufflerError(f"the shuffler at {self._own.address} {what}", reason)
 
 
 class Sender:
@@ -101,14 +95,10 @@ class Sender:
         What of this client on this round is there already counts instead. Raises `ShufflerError`
         for a shuffler that refuses or does not answer.
         """
-        key = self._own.key if agreement.release == "sum" else self._analyzer
+        key = bytes.fromhex(self._own.key) if agreement.release == "sum" else self._analyzer
         if key is None:
-            raise ShufflerError("KEY", "reports are sealed to the analyzer, and its key is missing")
+            raise ShufflerError("reports are sealed to the analyzer, and its key is missing")
         info = agreement.info(round_number)
         sealed = b"".join(seal(report_as_bytes(report), key, info) for report in reports)
-        call = wire.Call(agreement.run, round_number, agreement, client)
-        try:
-            self._link.ask(wire.DELIVER, call, sealed)
-        except ShufflerError as error:
-            if error.reason != "ALREADY_EXISTS":
-                raise
+        call = wire.Call(agreement, round_number, client)
+        self._link.ask(wire.DELIVER, call, sealed)

@@ -1,4 +1,4 @@
-"""The calls a shuffler answers, and their bytes: a head in JSON behind its length, and a body."""
+"""The calls a shuffler answers, and their bytes: a line of JSON, and what is sent with it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import FlShuffleError, InvalidValueError, require_integer
-from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
+from fl_shuffle.shuffler.remote.agreement import Agreement
 
 SERVICE = "fl_shuffle.Shuffler"
 METHODS = DELIVER, BEGIN, CLOSE, FETCH, FINISH = "Deliver", "Begin", "Close", "Fetch", "Finish"
 
-OPEN, CLOSED, HANDED_OVER = b"\x00", b"\x01", b"\x02"
-"""Where a round stands, as `BEGIN` answers."""
+OPEN, CLOSED, HANDED_OVER = range(3)
+"""Where a round stands, as `BEGIN` answers in a byte."""
 
 LARGEST_ROUND = (1 << 32) - 1
 HEAD_BYTES = 4096
-"""No head has more."""
+"""No such line has more."""
 POSITION_BYTES = 6
 """Of a position in a batch, as `FETCH` is sent it."""
-_LENGTH = 4
-"""Bytes of a head's length."""
 
 
 class ShufflerError(FlShuffleError):
@@ -32,54 +30,41 @@ class ShufflerError(FlShuffleError):
 
     exit_code = 1
 
-    def __init__(self, reason: str, text: str) -> None:
+    def __init__(self, text: str, reason: str = "FAILED_PRECONDITION") -> None:
         self.reason = reason
         super().__init__(text)
 
 
 @dataclass(frozen=True)
 class Call:
-    """About which round of which run; where one is begun or reports are handed over the run's
-    `agreement`, and whose the reports are."""
+    """About which round of which run, by all of its facts; and whose the reports are that are
+    handed over. Raises `InvalidValueError` for what cannot be."""
 
-    run: str
+    agreement: Agreement
     round_number: int
-    agreement: Agreement | None = None
-    client: int | None = None
+    client: int = 0
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Run and round."""
-        return self.run, self.round_number
+    def __post_init__(self) -> None:
+        require_integer("round", self.round_number, minimum=1, maximum=LARGEST_ROUND)
+        require_integer("client", self.client, minimum=0)
 
-    def encoded(self, token: bytes, sent: bytes = b"") -> bytes:
+    def encoded(self, token: str, sent: bytes = b"") -> bytes:
         """The call of whoever has this token, and what is sent with it."""
-        head = json.dumps({**asdict(self), "token": token.hex()}).encode()
-        return len(head).to_bytes(_LENGTH, "big") + head + sent
+        return json.dumps({**asdict(self), "token": token}).encode() + b"\n" + sent
 
     @classmethod
-    def decoded(cls, data: bytes) -> tuple[bytes, Call, bytes]:
+    def decoded(cls, data: bytes) -> tuple[str, Call, bytes]:
         """The token, the call, and what is sent with it; raises `InvalidValueError` for anything
         else."""
-        end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
+        line, _, sent = data.partition(b"\n")
         try:
-            head = json.loads(data[_LENGTH:end])
-            token, facts, client = bytes.fromhex(head["token"]), head["agreement"], head["client"]
-            call = cls(
-                require_run(head["run"]),
-                require_integer("round", head["round_number"], minimum=1, maximum=LARGEST_ROUND),
-                None if facts is None else Agreement(**facts),
-                None if client is None else require_integer("client", client, minimum=0),
-            )
-        except FlShuffleError:
-            raise
-        except (KeyError, TypeError, ValueError, RecursionError):
+            head = json.loads(line)
+            token, facts = str(head.pop("token")), Agreement(**head.pop("agreement"))
+            return token, cls(facts, **head), sent
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             raise InvalidValueError(
                 "call", f"{len(data)} bytes", "is none of this version"
             ) from None
-        if call.agreement is not None and call.agreement.run != call.run:
-            raise InvalidValueError("run", call.run, "is not the one whose facts follow")
-        return token, call, data[end:]
 
 
 def bitmap_of(mask: NDArray[np.bool_]) -> bytes:

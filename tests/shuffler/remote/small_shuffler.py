@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,41 +22,32 @@ EVERYBODY = np.ones(CLIENTS, dtype=bool)
 FACTS = Agreement("5a" * 16, "reports", CLIENTS, 4, 2, -10, 1 << 20)
 
 
-@dataclass
 class Lab:
     """A shuffler's folder, what it handed out, and the analyzer's key."""
 
-    home: Path
-    private: bytes
-    patience: float = 20.0
-
-    @property
-    def store(self) -> Path:
-        return self.home / "store"
+    def __init__(self, home: Path, *, sites: int = 3, min_reports: int = 2) -> None:
+        self.home, self.store, self.patience = home, home / "store", 20.0
+        settings = Settings(f"127.0.0.1:{free_port()}", CLIENTS, min_reports, 1 << 16)
+        initialise(self.store, home / "passes", settings, sites)
+        self.private = new_key()
+        write_key(home / "analyzer.key", self.private)
+        write_key(home / "analyzer.key.pub", public_key(self.private))
 
     def given(self, name: str) -> Path:
         return self.home / "passes" / f"{name}.json"
 
+    def held_by(self, name: str) -> Pass:
+        return Pass.read(self.given(name), name.partition("-")[0])
+
     def sender(self, site: int, **changed: object) -> Sender:
-        own = replace(Pass.read(self.given(f"site-{site}"), "site"), **changed)
+        own = replace(self.held_by(f"site-{site}"), **changed)
         return Sender(own, public_key(self.private), self.patience)
 
     def analyzer(self, facts: Agreement = FACTS) -> RemoteShuffler:
-        link = Link(Pass.read(self.given("analyzer"), "analyzer"), self.patience)
+        link = Link(self.held_by("analyzer"), self.patience)
         return RemoteShuffler(link, facts, self.private, int, keep=True, counted=None)
 
-
-def make_lab(home: Path, *, sites: int = 3, min_reports: int = 2) -> Lab:
-    address = f"127.0.0.1:{free_port()}"
-    settings = Settings(address, CLIENTS, min_reports, 1 << 16)
-    initialise(home / "store", home / "passes", settings, sites)
-    lab = Lab(home, new_key())
-    write_key(home / "analyzer.key", lab.private)
-    write_key(home / "analyzer.key.pub", public_key(lab.private))
-    return lab
-
-
-@contextmanager
-def serving(lab: Lab) -> Iterator[None]:
-    with opened(lab.store):
-        yield
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        with opened(self.store):
+            yield

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -22,22 +20,22 @@ from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.api import simulate
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.data.task import load_task
-from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
+from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
 from fl_shuffle.flower import remote_shuffler as parties
-from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.settings import RESOLVED
-from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from fl_shuffle.run_words import footer
-from fl_shuffle.shuffler.remote import link, wire
-from fl_shuffle.shuffler.remote.client import RemoteShuffler
+from fl_shuffle.shuffler.remote import link
+from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote.client import RemoteBatch, RemoteShuffler
 from fl_shuffle.shuffler.remote.link import Sender
 from server.app import app as server_app
 from tests.apps.test_own_federation import client as own_client
 from tests.apps.test_own_federation import server as own_server
-from tests.shuffler.remote.small_shuffler import CLIENTS, FACTS, Lab, make_lab, serving
+from tests.one_node import nodes
+from tests.shuffler.remote.small_shuffler import CLIENTS, EVERYBODY, Lab
 from tests.small_federation import summary
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -54,8 +52,8 @@ class Stop(RuntimeError):
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = make_lab(tmp_path, sites=1)
-    with serving(lab):
+    lab = Lab(tmp_path, sites=1)
+    with lab.serving():
         yield lab
 
 
@@ -74,30 +72,24 @@ def play(
     """Run the reference apps, or a user's own, in this process, with a shuffler that listens; the
     run's folder."""
     config, out = parse_config(tables(**changes)), lab.home / name
-    node_app, play_server = (own_client, own_server) if own else (client_app, server_app)
-    node: dict[str, Any] = {
-        parties.SHUFFLER: str(lab.given("site-0")),
-        parties.ANALYZER_KEY: str(lab.home / "analyzer.key.pub"),
-    }
-
-    def noded(message: Message, context: Context) -> Message:
-        mine = Context(context.run_id, context.node_id, node, RecordDict(), context.run_config)
-        reply = node_app(message, mine)
-        if replies is not None:
-            replies.append(reply)
-        return reply
-
+    play_node, play_server = (own_client, own_server) if own else (client_app, server_app)
+    key = str(lab.home / "analyzer.key")
     settings: dict[str, Any] = {
         RESOLVED: config.to_json(),
         "run-directory": str(out),
         "resume": resume,
         parties.SHUFFLER: str(lab.given("analyzer")),
-        parties.ANALYZER_KEY: str(lab.home / "analyzer.key")
-        if config.privacy.release == "reports"
-        else "",
+        parties.ANALYZER_KEY: key if config.privacy.release == "reports" else "",
     }
-    grid = InProcessGrid(noded, settings, nodes=2)  # type: ignore[arg-type]
-    with closing(grid):
+
+    def noted(message: Message, context: Context) -> Message:
+        reply = play_node(message, context)
+        if replies is not None:
+            replies.append(reply)
+        return reply
+
+    site = {parties.SHUFFLER: str(lab.given("site-0")), parties.ANALYZER_KEY: f"{key}.pub"}
+    with nodes(noted, 2, node_config=site, **settings) as grid:
         play_server(grid, Context(grid.run.run_id, 1, {}, RecordDict(), settings))
     return out
 
@@ -107,6 +99,37 @@ def attempts(run: Path) -> list[tuple[int, int]]:
         return database.execute("SELECT round, released FROM reservations").fetchall()
 
 
+def noting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Agreement, np.ndarray]]:
+    """What nodes seal from now on: facts, and a client's reports of a round."""
+    sent, send = list[tuple[Agreement, np.ndarray]](), Sender.send
+
+    def noted(self: Sender, facts: Agreement, number: int, who: int, reports: np.ndarray) -> None:
+        sent.append((facts, reports.copy()))
+        send(self, facts, number, who, reports)
+
+    monkeypatch.setattr(Sender, "send", noted)
+    return sent
+
+
+def before_second(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, first: Callable[[], None]
+) -> None:
+    """Call `first` before the method is called for the second round."""
+    whole, calls = getattr(owner, name), list[None]()
+
+    def called(*given: Any, **named: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 2:
+            first()
+        return whole(*given, **named)
+
+    monkeypatch.setattr(owner, name, called)
+
+
+def die() -> None:
+    raise Stop
+
+
 @pytest.mark.parametrize(
     ("release", "batches", "own"),
     [("reports", 3, False), ("sum", 1, False), ("reports", 1, True)],
@@ -114,19 +137,13 @@ def attempts(run: Path) -> list[tuple[int, int]]:
 def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, release: str, batches: int, own: bool
 ) -> None:
-    sent, send = [], Sender.send
-
-    def noted(self: Sender, facts: Any, number: int, who: int, reports: Any) -> None:
-        sent.append(reports.copy())
-        send(self, facts, number, who, reports)
-
-    monkeypatch.setattr(Sender, "send", noted)
-    replies: list[Message] = []
+    noted, replies = noting(monkeypatch), list[Message]()
     changes = {"run_rounds": 1, "privacy_release": release, "server_learning_rate": 1.0}
     changes["privacy_reports_per_round"] = batches
     if own:
         changes["app_client"] = changes["app_server"] = "tests.apps.test_own_federation:client"
     run = play(lab, "run", replies=replies, own=own, **changes)
+    sent = [reports for _, reports in noted]
     assert len(sent) == CLIENTS and {len(reports) for reports in sent} == {batches}
     assert len({row.tobytes() for reports in sent for row in reports}) == CLIENTS * batches
     assert replies and not any(list(reply.content) for reply in replies)
@@ -142,58 +159,36 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     for text in (unescape(render([read_run(run)])), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
-    with pytest.raises(wire.ShufflerError, match="handed over"):
-        list(lab.analyzer(replace(FACTS, run=run_id(run))).fetch(1))
-
-
-def run_id(run: Path) -> str:
-    return str(LedgerRecord(run / "ledger.sqlite").meta["run"])
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
-    """The process dies when the method is called for this round, the first time."""
-    whole, left = getattr(owner, name), [1]
-
-    def once(self: Any, round_number: int, *rest: Any) -> Any:
-        if round_number == number and left:
-            left.clear()
-            raise Stop
-        return whole(self, round_number, *rest)
-
-    monkeypatch.setattr(owner, name, once)
+    with pytest.raises(RunError, match="handed round 1 over"):
+        lab.analyzer(noted[0][0]).open(1, EVERYBODY)
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "expected"),
+    ("owner", "name", "lost"),
     [
-        (RemoteShuffler, "open", [(1, 1), (2, 0), (2, 1), (3, 1)]),
-        (RemoteShuffler, "close", [(1, 1), (2, 0), (2, 1), (3, 1)]),
-        (LedgerWriter, "commit", [(1, 1), (2, 0), (2, 1), (3, 1)]),
-        (RemoteShuffler, "fetch", [(1, 1), (2, 1), (3, 1)]),
-        (LedgerWriter, "checkpoint", [(1, 1), (2, 1), (3, 1)]),
+        (RemoteShuffler, "open", True),
+        (RemoteBatch, "close", True),
+        (LedgerWriter, "commit", True),
+        (RemoteBatch, "fetch", False),
+        (LedgerWriter, "checkpoint", False),
     ],
 )
 def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
-    lab: Lab,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    name: str,
-    expected: list[tuple[int, int]],
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, lost: bool
 ) -> None:
     batches: dict[int, list[list[bytes]]] = {}
-    fetch = RemoteShuffler.fetch
+    fetch = RemoteBatch.fetch
 
-    def noted(self: RemoteShuffler, number: int) -> Iterator[bytes]:
-        pieces = list(fetch(self, number))
-        batches.setdefault(number, []).append(pieces)
-        return iter(pieces)
+    def noted(self: RemoteBatch) -> Iterator[bytes]:
+        batches.setdefault(self.number, []).append(list(fetch(self)))
+        return iter(batches[self.number][-1])
 
-    monkeypatch.setattr(RemoteShuffler, "fetch", noted)
-    dying(monkeypatch, owner, name, 2)
-    with pytest.raises(Stop):
+    monkeypatch.setattr(RemoteBatch, "fetch", noted)
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        before_second(patch, owner, name, die)
         play(lab, "run")
     run = play(lab, "run", resume="yes")
-    assert attempts(run) == expected
+    assert attempts(run) == [(1, 1), *[(2, 0)] * lost, (2, 1), (3, 1)]
     assert summary(run)["rounds"] == 3
     # Whatever was fetched more than once was the same, byte for byte.
     assert all(pieces == fetched[0] for fetched in batches.values() for pieces in fetched)
@@ -201,25 +196,20 @@ def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
         assert database.execute("SELECT DISTINCT rounds FROM client_spend").fetchall() == [(3,)]
 
 
-def garbage_from(monkeypatch: pytest.MonkeyPatch, culprits: int) -> None:
-    calls, seal = [0], link.seal
-
-    def sealed(message: bytes, public: bytes, info: bytes) -> bytes:
-        calls[0] += 1
-        right = seal(message, public, info)
-        return bytes(len(right)) if calls[0] <= culprits else right
-
-    monkeypatch.setattr(link, "seal", sealed)
-
-
 def test_reports_that_cannot_be_used_end_the_run_unless_some_may_be_hostile(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    garbage_from(monkeypatch, 1)
+    calls, seal = list[bytes](), link.seal
+
+    def first_is_garbage(message: bytes, public: bytes, info: bytes) -> bytes:
+        calls.append(seal(message, public, info))
+        return calls[-1] if len(calls) > 1 else bytes(len(calls[-1]))
+
+    monkeypatch.setattr(link, "seal", first_is_garbage)
     found = summary(play(lab, "run"))
     assert found["failed"] and found["rounds"] == 1
     assert "1 of 6 reports cannot be used" in found["stopped_early"]
-    garbage_from(monkeypatch, 1)
+    calls.clear()
     # An analyzer gets single reports.
     median = {"server_analyzer": "coordinate-median"}
     run = play(lab, "other", privacy_assumed_honest=4, **median)
@@ -227,67 +217,49 @@ def test_reports_that_cannot_be_used_end_the_run_unless_some_may_be_hostile(
     assert "1 of 6 reports cannot be used" in (run / "run.log").read_text()
 
 
-@pytest.fixture
-def stopped(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """Whose run has died with a round that is counted, and not yet fetched."""
-    dying(monkeypatch, RemoteShuffler, "fetch", 2)
-    with pytest.raises(Stop):
-        play(lab, "run")
-    return lab
-
-
-def test_a_run_directory_that_is_older_than_the_run_is_refused(stopped: Lab) -> None:
-    shutil.copytree(stopped.home / "run", stopped.home / "older")
-    assert summary(play(stopped, "run", resume="yes"))["rounds"] == 3
-    with pytest.raises(RunError, match="handed round 2 over already"):
-        play(stopped, "older", resume="data-unchanged")
-
-
-def test_a_ledger_that_counted_others_is_refused(
-    stopped: Lab, monkeypatch: pytest.MonkeyPatch
+def test_ledgers_that_are_older_than_the_run_or_counted_others_are_refused(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = RemoteShuffler.close
+    close = RemoteBatch.close
 
-    def others(self: RemoteShuffler, number: int) -> Any:
-        present = whole(self, number)
-        if present is not None and number == 2:
-            present[0] = not present[0]
+    def others(self: RemoteBatch) -> Any:
+        present = close(self)
+        present[0] ^= self.number == 2
         return present
 
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        before_second(patch, RemoteBatch, "fetch", die)  # round 2 is counted, and not yet fetched
+        play(lab, "run")
+    shutil.copytree(lab.home / "run", lab.home / "older")
     with monkeypatch.context() as patch:
-        patch.setattr(RemoteShuffler, "close", others)
+        patch.setattr(RemoteBatch, "close", others)
         with pytest.raises(RunError, match="holds other clients' reports"):
-            play(stopped, "run", resume="yes")
-    assert attempts(play(stopped, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
+            play(lab, "run", resume="yes")
+    assert attempts(play(lab, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
+    with pytest.raises(RunError, match="handed round 2 over already"):
+        play(lab, "older", resume="data-unchanged")
 
 
 def test_a_shufflers_store_that_is_older_than_the_run_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = make_lab(tmp_path, sites=1)
-    whole = RemoteShuffler.close
-
-    def copied(self: RemoteShuffler, number: int) -> Any:
-        if number == 2:
-            shutil.copytree(lab.store, tmp_path / "before")  # round 2 is open there
-        return whole(self, number)
-
-    dying(monkeypatch, RemoteShuffler, "fetch", 2)
-    monkeypatch.setattr(RemoteShuffler, "close", copied)
-    with serving(lab), pytest.raises(Stop):
+    lab, sent, asked = Lab(tmp_path, sites=1), noting(monkeypatch), list[Message]()
+    before = tmp_path / "before"  # round 2 is open there
+    with lab.serving(), monkeypatch.context() as patch, pytest.raises(Stop):
+        before_second(patch, RemoteBatch, "close", lambda: shutil.copytree(lab.store, before))
+        before_second(patch, RemoteBatch, "fetch", die)
         play(lab, "run")
-    monkeypatch.setattr(RemoteShuffler, "close", whole)
     lab.store.rename(tmp_path / "right")
-    (tmp_path / "before").rename(lab.store)
-    asked: list[Message] = []
-    with serving(lab):
+    before.rename(lab.store)
+    with lab.serving():
         for _ in range(2):
             with pytest.raises(RunError, match="store is older than the run"):
                 play(lab, "run", resume="yes", replies=asked)
         assert not asked
         # What that store had of the round is gone, and nobody can add to it.
-        facts = replace(FACTS, run=run_id(lab.home / "run"))
-        assert lab.analyzer(facts).close(2) is None
+        batch = lab.analyzer(sent[0][0]).open(2, ~EVERYBODY)
+        with pytest.raises(PrivacyBudgetError, match="fewer usable reports"):
+            batch.close()
 
 
 def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
@@ -301,23 +273,19 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
     config, inside = parse_config(tables()), parse_config(tables(privacy_shuffler="in-server"))
     with pytest.raises(ConfigError, match="in a simulation one process plays all parties"):
         simulate(config)
-    site, key = str(lab.given("site-0")), str(lab.home / "analyzer.key.pub")
-    both = {parties.SHUFFLER: site, parties.ANALYZER_KEY: key}
-    for wanted, node, message in (
-        (config, {}, "this node knows no shuffler"),
-        (inside, both, "this node hands reports to its own shuffler and to nobody else"),
-        (config, {parties.SHUFFLER: site}, "and no analyzer-key"),
-        (config, {**both, parties.SHUFFLER: "site-0.json"}, "must be an absolute file name"),
-        (config, {**both, parties.SHUFFLER: str(lab.given("analyzer"))}, "is no site file"),
-        (config, {**both, parties.ANALYZER_KEY: site}, "holds no key"),
+    site, analyzer = str(lab.given("site-0")), {parties.SHUFFLER: str(lab.given("analyzer"))}
+    both = {parties.SHUFFLER: site, parties.ANALYZER_KEY: str(lab.home / "analyzer.key.pub")}
+    for read, wanted, given, message in (
+        (parties.sender_of, config, {}, "this node knows no shuffler"),
+        (parties.sender_of, inside, both, "to its own shuffler and to nobody else"),
+        (parties.sender_of, config, {parties.SHUFFLER: site}, "and no analyzer-key"),
+        (parties.sender_of, config, {**both, parties.SHUFFLER: "s.json"}, "must be an absolute"),
+        (parties.sender_of, config, {**both, **analyzer}, "is no site file"),
+        (parties.sender_of, config, {**both, parties.ANALYZER_KEY: site}, "holds no key"),
+        (parties.link_of, config, {}, "names no shuffler"),
+        (parties.link_of, config, analyzer, "names no analyzer-key"),
+        (parties.link_of, inside, {parties.SHUFFLER: site}, "uses none"),
     ):
         with pytest.raises(ConfigError, match=message):
-            parties.sender_of(wanted, node)
-    for wanted, settings, message in (
-        (config, {}, "names no shuffler"),
-        (config, {parties.SHUFFLER: str(lab.given("analyzer"))}, "names no analyzer-key"),
-        (inside, {parties.SHUFFLER: site}, "uses none"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            parties.link_of(wanted, settings)
+            read(wanted, given)
     assert parties.link_of(inside, {}) is None
