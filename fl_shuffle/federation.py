@@ -42,12 +42,11 @@ from fl_shuffle.flower.messages import (
     model_in,
     vector_of,
 )
-from fl_shuffle.flower.node_registry import reply_with_holding
+from fl_shuffle.flower.node_registry import read_supernodes, reply_with_holding
 from fl_shuffle.flower.nodes import Nodes, every_client
 from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
 from fl_shuffle.flower.settings import config_of, is_simulated, require_simulated
 from fl_shuffle.flower.strategy import Schedule
-from fl_shuffle.flower.supernodes import read_supernodes
 from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces

@@ -41,8 +41,7 @@ from fl_shuffle.flower.messages import (
     TrainRequest,
     float32_array,
 )
-from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in
-from fl_shuffle.flower.supernodes import read_supernodes
+from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in, read_supernodes
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.plugins import registered
 from fl_shuffle.report import page

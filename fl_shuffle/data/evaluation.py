@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,15 +71,16 @@ def build_metrics(section: ModelSection) -> Metrics | None:
     if section.metrics == "default":
         return None
     own: Metrics = load_function(section.metrics, "outputs", "labels", field="model.metrics")
+    whose = f"model.metrics = {section.metrics!r}"
+    return lambda outputs, labels: numbers_by_name(own(outputs, labels), whose)
 
-    def measured(outputs: Tensor, labels: Tensor) -> Mapping[str, float]:
-        found = own(outputs, labels)
-        try:
-            return {str(name): float(value) for name, value in dict(found).items()}
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"model.metrics = {section.metrics!r} returned {type(found).__name__}; it must "
-                "return numbers by name, as {'f1': 0.9}"
-            ) from None
 
-    return measured
+def numbers_by_name(found: Any, whose: str) -> dict[str, float]:
+    """What somebody's function of metrics has returned, if it is that; raises `ConfigError`."""
+    try:
+        return {str(name): float(value) for name, value in dict(found).items()}
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{whose} returned {type(found).__name__}; it must return a mapping of names to "
+            "numbers, as {'accuracy': 0.9}"
+        ) from None

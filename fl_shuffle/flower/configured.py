@@ -15,6 +15,7 @@ from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.settings import require_same_app_config
 from fl_shuffle.flower.strategy import (
+    NO_EVALUATION,
     Evaluate,
     PlayedByStart,
     metrics_in,
@@ -23,15 +24,12 @@ from fl_shuffle.flower.strategy import (
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.threads import keep_one_thread
 
-_NO_EVALUATION = (
-    "no client is asked to evaluate, since its answer would be exact numbers about private records"
-)
 _NO_METRICS = "metrics of clients are exact numbers about private records, and never leave them"
 NOT_TAKEN = {
     "fraction_train": "who takes part is training.participation of the configuration",
-    "fraction_evaluate": _NO_EVALUATION,
+    "fraction_evaluate": NO_EVALUATION,
     "min_train_nodes": "the fewest reports to release are privacy.min_reports",
-    "min_evaluate_nodes": _NO_EVALUATION,
+    "min_evaluate_nodes": NO_EVALUATION,
     "min_available_nodes": "the fewest reports to release are privacy.min_reports",
     "weighted_by_key": "num-examples is private, and never leaves a client",
     "arrayrecord_key": "the model travels as 'arrays'",

@@ -10,14 +10,13 @@ from functools import partial
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import ConfigError, require_choice, require_real
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
-from fl_shuffle.flower.mods import OwnClients
+from fl_shuffle.flower.mods import OwnClients, unanswered
 from fl_shuffle.flower.remote_shuffler import SHUFFLER
 from fl_shuffle.gradients.clipper import ClippedRows
 from fl_shuffle.randomizers.additive import NOISES
@@ -69,8 +68,7 @@ class LocalRandomizerMod:
         """Flower's mod protocol."""
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.EVALUATE):
-            log.warning("a message of type %r is not answered", message.metadata.message_type)
-            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+            return unanswered(message)
         if SHUFFLER in context.node_config:
             raise ConfigError(
                 f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "

@@ -52,6 +52,12 @@ log = logging.getLogger("fl_shuffle.client")
 _AS_ZERO = "; it counts as zero, and the report is sent"
 
 
+def unanswered(message: Message) -> Message:
+    """The reply to a message that does not reach the app."""
+    log.warning("a message of type %r is not answered", message.metadata.message_type)
+    return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+
+
 class ShuffleClientApp(ClientApp):
     """A ClientApp whose training is clipped and randomized as the run's configuration says.
 
@@ -136,8 +142,7 @@ class ShuffleClientApp(ClientApp):
         """The last of the mods: reports, or which clients this node plays, and nothing else."""
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.QUERY) or expired(message):
-            log.warning("a message of type %r is not answered", message.metadata.message_type)
-            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+            return unanswered(message)
         parts = RunParts.of(context, beside=self._beside)
         if kind == MessageType.QUERY:
             return parts.holding(message, context)

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +29,10 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import RunError, require_integer
+from fl_shuffle.csv_files import read_table, whole_number
+from fl_shuffle.errors import ConfigError, RunError, require_integer
 from fl_shuffle.flower.grid import exchange
 from fl_shuffle.flower.messages import record_in
-from fl_shuffle.flower.supernodes import SuperNodeFile
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -44,6 +46,11 @@ SETTLE_SECONDS = 1.0
 NOBODY = range(0)
 SHARED = 0
 """In the place of an owner: node ids are positive."""
+COLUMNS = ("supernode", "partition-id", "num-partitions")
+LARGEST_NODE_ID = 2**64 - 1
+"""Flower draws them from so many."""
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_NODE_ID = re.compile(r"[1-9][0-9]{0,19}")
 
 
 class Partition(NamedTuple):
@@ -52,11 +59,6 @@ class Partition(NamedTuple):
 
     owner: NDArray[np.uint64]
     nodes: Mapping[int, list[int]]
-
-    @classmethod
-    def shared(cls, clients: int, nodes: Iterable[int]) -> Partition:
-        """Every node can play every client."""
-        return cls(np.full(clients, SHARED, dtype=np.uint64), {SHARED: sorted(nodes)})
 
 
 def held_clients(node_config: Mapping[str, object], clients: int) -> range:
@@ -87,6 +89,70 @@ def fingerprint(public_key: bytes) -> str | None:
         return None
     digest = hashlib.sha256(b64decode(line.split()[1])).digest()
     return "SHA256:" + b64encode(digest).decode("ascii").rstrip("=")
+
+
+@dataclass(frozen=True)
+class SuperNodeFile:
+    """Name of a SuperNode -> its part, of `count` consecutive parts of the clients.
+
+    A name is the fingerprint of a SuperNode's public key, as `ssh-keygen -lf KEY.pub` shows it, or
+    its node id in decimal digits, as `flwr supernode register` does.
+    """
+
+    path: Path
+    count: int
+    parts: Mapping[str, int]
+
+    def part_of(self, names: Iterable[str]) -> int | None:
+        """The part of the node that has these names; None if the file gives it none, or two."""
+        parts = {self.parts[name] for name in names if name in self.parts}
+        return parts.pop() if len(parts) == 1 else None
+
+
+def read_supernodes(path: str | Path, clients: int) -> SuperNodeFile:
+    """Read `supernode,partition-id,num-partitions`, one line a SuperNode, in any order.
+
+    Raises `ConfigError`, naming file and line, for a file that cannot be read, wrong columns, a
+    name that is neither fingerprint nor node id, more parts than clients, and a SuperNode or part
+    that stands there twice.
+    """
+    source = Path(path)
+    parts: dict[str, int] = {}
+    count = 0
+    for where, row in read_table(source, "SuperNode file", COLUMNS)[1]:
+        name, part, total = _row(where, row, clients)
+        if count and total != count:
+            raise ConfigError(
+                f"{where}: num-partitions = {total}, and {count} above; it must be the same in all"
+            )
+        count = total
+        if name in parts:
+            raise ConfigError(f"{where}: {name} appears twice; a SuperNode plays one part")
+        if part in parts.values():
+            raise ConfigError(f"{where}: part {part} is given to two SuperNodes; keep one of them")
+        parts[name] = part
+    return SuperNodeFile(source, count, parts)
+
+
+def _row(where: str, row: list[str], clients: int) -> tuple[str, int, int]:
+    name = row[0].strip()
+    is_id = _NODE_ID.fullmatch(name) is not None and int(name) <= LARGEST_NODE_ID
+    if not is_id and not _FINGERPRINT.fullmatch(name):
+        raise ConfigError(
+            f"{where}: supernode = {name!r} must be a key's fingerprint (SHA256:..., as "
+            "`ssh-keygen -lf KEY.pub` shows it) or a node id (as `flwr supernode register` does)"
+        )
+    part, total = whole_number(row[1]), whole_number(row[2])
+    if total is None or not 1 <= total <= clients:
+        raise ConfigError(
+            f"{where}: num-partitions = {row[2].strip()!r} must be a whole number in [1, {clients}]"
+            " (data.clients)"
+        )
+    if part is None or part >= total:
+        raise ConfigError(
+            f"{where}: partition-id = {row[1].strip()!r} must be a whole number in [0, {total - 1}]"
+        )
+    return name, part, total
 
 
 def reply_with_holding(question: Message, context: Context, clients: int) -> Message:
@@ -129,7 +195,7 @@ class NodeRegistry:
     def __post_init__(self) -> None:
         self._held: dict[int, range] = {}  # in the order of arrival
         self._again: dict[int, tuple[float, float]] = {}  # who is silent: when, and after how long
-        self._partition = Partition.shared(self.clients, [])
+        self._partition = Partition(np.zeros(self.clients, np.uint64), {})
 
     def partition(self, grid: Grid) -> Partition:
         """Who plays which clients now. Raises `RunError` if there is no node."""
@@ -190,7 +256,7 @@ class NodeRegistry:
         return answers.items()
 
     def _sorted_out(self) -> Partition:
-        owner, free = Partition.shared(self.clients, []).owner, []
+        owner, free = np.full(self.clients, SHARED, np.uint64), []
         for node, held in self._held.items():
             taken = owner[held.start : held.stop]
             if held == range(self.clients):

@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
-from fl_shuffle.flower.node_registry import NodeRegistry, Partition
-from fl_shuffle.flower.supernodes import SuperNodeFile
+from fl_shuffle.flower.node_registry import SHARED, NodeRegistry, Partition, SuperNodeFile
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
 from fl_shuffle.shuffler.local import Ids, Mask
 
@@ -91,7 +90,8 @@ class Nodes:
     def _partition(self, grid: Grid) -> Partition:
         """See `NodeRegistry.partition`; in one process every node can play every client."""
         if isinstance(grid, InProcessGrid):
-            return Partition.shared(self.clients, grid.get_node_ids())
+            owner = np.full(self.clients, SHARED, np.uint64)
+            return Partition(owner, {SHARED: sorted(grid.get_node_ids())})
         return self._registry.partition(grid)
 
 

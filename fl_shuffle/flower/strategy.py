@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.data.evaluation import numbers_by_name
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError, ProgramError, RunError
 from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
@@ -36,6 +37,9 @@ Evaluate = Callable[[int, ArrayRecord], Mapping[str, Any] | None]
 Taken = Callable[[Answer, Mask], None]
 """What is done with an answer, and which of its reports are in the batch."""
 
+NO_EVALUATION = (
+    "no client is asked to evaluate, since its answer would be exact numbers about private records"
+)
 PLAYED_BY_START = (
     "ShuffleStrategy plays its rounds itself, and asks the ledger before each; Flower's own loop, "
     "or a strategy around this one, would not: call its start(grid, arrays)"
@@ -345,22 +349,13 @@ def metrics_in(found: object) -> dict[str, float]:
 
     Raises `ConfigError` for anything else.
     """
-    if found is None:
-        return {}
-    try:
-        return {str(name): float(value) for name, value in dict(found).items()}  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"evaluate_fn returned {type(found).__name__}; it must return a mapping of names to "
-            "numbers, as {'accuracy': 0.9}, or None"
-        ) from None
+    return {} if found is None else numbers_by_name(found, "evaluate_fn")
 
 
 def require_no_evaluation(evaluate_config: ConfigRecord | None) -> None:
     """Refuse settings for an evaluation by clients; raises `ConfigError`."""
     if evaluate_config:
         raise ConfigError(
-            "evaluate_config has no effect: no client is asked to evaluate, since its answer would "
-            "be exact numbers about private records; leave it out, and measure on public records "
-            "with evaluate_fn"
+            f"evaluate_config has no effect: {NO_EVALUATION}; leave it out, and measure on public "
+            "records with evaluate_fn"
         )

@@ -85,6 +85,6 @@ def test_losses_that_do_not_fit_are_one_line(
 
 def test_metrics_that_are_no_numbers_are_one_line(tmp_path: Path) -> None:
     model = {"metrics": f"{HERE}:nonsense"}
-    with pytest.raises(FlShuffleError, match="numbers by name"):
+    with pytest.raises(FlShuffleError, match="mapping of names to numbers"):
         fs.simulate({"run": {"rounds": 1}, "model": model}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -27,12 +27,13 @@ from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.node_registry import (
     HOLDING_RECORD,
     NodeRegistry,
+    SuperNodeFile,
     fingerprint,
     held_clients,
+    read_supernodes,
 )
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.settings import RESOLVED
-from fl_shuffle.flower.supernodes import SuperNodeFile, read_supernodes
 
 CLIENTS = 50  # the default configuration's
 EVERYBODY = np.ones(CLIENTS, dtype=bool)
