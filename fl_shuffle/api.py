@@ -109,25 +109,16 @@ def _play(
     config: Config, place: RunPlace, on_round: OnRound | None, on_event: OnEvent | None
 ) -> Result:
     from fl_shuffle.results import Result
-    from fl_shuffle.runs.events import RoundFinished, RunFinished
+    from fl_shuffle.runs.events import Callbacks
     from fl_shuffle.simulation.launch import simulate as launch
     from fl_shuffle.threads import one_thread
 
-    finished: list[str] = []
-
-    def observe(event: RunEvent) -> None:
-        if on_event is not None:
-            on_event(event)
-        if isinstance(event, RoundFinished) and on_round is not None:
-            on_round(event.outcome)
-        elif isinstance(event, RunFinished):
-            finished.append(event.summary["run_directory"])
-
+    played = Callbacks(on_round, on_event)
     with one_thread():
-        launch(config, place, observe)
-    if not finished:
+        launch(config, place, played)
+    if played.directory is None:
         raise RunError("the run ended without a result; see its run.log")
-    return Result(finished[0])
+    return Result(played.directory)
 
 
 def sweep(

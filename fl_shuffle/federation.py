@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
-from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
@@ -292,16 +291,8 @@ class RunParts:
 
     def accountant(self, dimension: int) -> Accountant:
         """What counts each client's spend, in columns: published, proven, attacked."""
-        config, plan = self.config, self.randomizers
-        return Accountant(
-            plan.classes,
-            plan.class_of,
-            unit=config.privacy.unit,
-            schedule=config.training.schedule,
-            delta=config.privacy.target_delta,
-            dimension=dimension,
-            trust=Trust.of(config.to_dict()),
-        )
+        plan = self.randomizers
+        return Accountant.of(self.config.to_dict(), plan.classes, plan.class_of, dimension)
 
     def open_ledger(
         self,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from fl_shuffle.cli import main
 from tests.small_federation import Launch
 
+if TYPE_CHECKING:
+    from fl_shuffle.runs.run import Run
+
 Crashing = Callable[..., Path]
 Refused = Callable[..., str]
+SYSTEM = "run.entropy=system"
 
 
 class Crash(Exception):
@@ -22,29 +27,44 @@ class Crash(Exception):
 
 
 @contextmanager
-def dying_after(number: int) -> Iterator[None]:
-    """Whatever is played here dies when round `number` is over, before the next is reserved."""
+def dying_after(number: int, at: str = "reserve") -> Iterator[None]:
+    """Whatever is played here dies when round `number` is over, before the next is reserved.
+
+    `at` "commit": it is killed when that round is committed and nothing of it is released; what was
+    not flushed is lost. "finish": it dies when all is played, before the run is finished.
+    """
     # Not before somebody asks for it: every test's session reads this file.
-    from fl_shuffle.ledger.writer import LedgerWriter
+    from fl_shuffle.runs.run import Run
 
-    whole = LedgerWriter.reserve
+    whole, killed = getattr(Run, at), list[tuple[Path, Path]]()
 
-    def dying(self: LedgerWriter, round_number: int, participants: np.ndarray) -> np.ndarray | None:
-        if round_number > number:
+    def dying(self: Run, *given: Any, **named: Any) -> Any:
+        if at == "finish" or (at == "reserve" and given[0] > number):
             raise Crash
-        return whole(self, round_number, participants)
+        found = whole(self, *given, **named)
+        if at == "commit" and given[0] == number:
+            folder = self.ledger.path.parent
+            killed.append((folder, shutil.copytree(folder, folder.with_name("killed"))))
+            raise Crash
+        return found
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(LedgerWriter, "reserve", dying)
+        patch.setattr(Run, at, dying)
         yield
+    for folder, left in killed:
+        shutil.rmtree(folder)
+        left.rename(folder)
 
 
 @pytest.fixture
 def crash(launch: Launch, tmp_path: Path) -> Crashing:
     """Have the small federation die after so many rounds; returns its folder, tmp_path/NAME."""
 
-    def run(after: int, *settings: str, name: str = "run", options: tuple[str, ...] = ()) -> Path:
-        with dying_after(after):
+    def run(
+        after: int, *settings: str, name: str = "run", at: str = "reserve",
+        options: tuple[str, ...] = (),
+    ) -> Path:  # fmt: skip
+        with dying_after(after, at):
             launch(name, *settings, options=options)
         return tmp_path / name
 
@@ -61,6 +81,27 @@ def released(ledger: Path) -> list[tuple[int, int, int]]:
     select = "SELECT round, attempt, count(*) FROM attendance GROUP BY attempt ORDER BY attempt"
     with closing(sqlite3.connect(ledger)) as database:
         return database.execute(select).fetchall()
+
+
+@contextmanager
+def opened(folder: Path, clients: int, **privacy: Any) -> Iterator[Run]:
+    """A run of clients that are all of one kind, open, with its ledger and its accountant; nobody
+    plays it."""
+    from fl_shuffle.configuration.reading import parse_config
+    from fl_shuffle.federation import RunParts
+    from fl_shuffle.runs.directory import RunPlace
+    from fl_shuffle.runs.run import open_run
+
+    tables = {
+        "run": {"entropy": "system"},
+        "data": {"clients": clients},
+        "privacy": {"unit": "client", **privacy},
+        "budgets": {"distribution": "constant", "epsilon": 8.0},
+    }
+    parts, dimension = RunParts.made_of(parse_config(tables)), 10
+    facts, accountant = parts.facts(dimension, ()), parts.accountant(dimension)
+    with open_run(facts, RunPlace(folder), accountant) as run:
+        yield run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,3 +51,15 @@ def model_bytes(folder: Path) -> bytes:
 def summary(folder: Path) -> dict[str, object]:
     answer: dict[str, object] = json.loads((folder / "summary.json").read_text())
     return answer
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The lines of metrics.csv."""
+    return list(csv.DictReader((folder / "metrics.csv").open(encoding="utf-8")))
+
+
+def notes(folder: Path, kind: str) -> list[str]:
+    """What the ledger notes of a kind."""
+    from fl_shuffle.ledger.reader import RunView
+
+    return [text for _, own, text in RunView(folder).notes if own == kind]

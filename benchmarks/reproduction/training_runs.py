@@ -21,7 +21,6 @@ import numpy as np
 import fl_shuffle as fs
 from benchmarks.reproduction.core import CONFIGS, Options
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.randomizer_plan import make_plan
@@ -112,16 +111,11 @@ def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str
     clients, rounds = config.data.clients, config.run.rounds
     budgets = make_budgets(config.budgets, clients)
     plan = make_plan(config, budgets, np.full(clients, config.data.records, dtype=np.int64))
-    accountant = Accountant(
-        plan.classes, plan.class_of, unit=config.privacy.unit, schedule=config.training.schedule,
-        delta=config.privacy.target_delta, trust=Trust.of(config.to_dict()),
-    )  # fmt: skip
+    accountant = Accountant.of(config.to_dict(), plan.classes, plan.class_of)
     everyone = np.ones(clients, dtype=bool)
-    for number in range(1, rounds):
-        accountant.commit(number, everyone)
-    columns = dict(accountant.preview(rounds, everyone).columns)
-    accountant.commit(rounds, everyone)
-    columns |= accountant.lower_columns()
+    spend = accountant.count([(number, everyone) for number in range(1, rounds + 1)])
+    assert spend is not None
+    columns = {**spend.columns, **accountant.lower_columns()}
     found = {}
     for key in ACCOUNTED:
         worst = columns[key].worst if key in columns else None

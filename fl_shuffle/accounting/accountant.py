@@ -6,9 +6,10 @@ Pure: `preview` computes what a round would cost without changing anything; `com
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,25 @@ class Accountant:
         self._totals: ClientTotals | None = None
         self._after: _After | None = None
 
+    @classmethod
+    def of(
+        cls,
+        tables: Mapping[str, Mapping[str, Any]],
+        classes: Sequence[ClientClass],
+        class_of: NDArray[np.int64],
+        dimension: int | None = None,
+    ) -> Accountant:
+        """That of a run with this resolved configuration, given as nested tables."""
+        return cls(
+            classes,
+            class_of,
+            unit=tables["privacy"]["unit"],
+            schedule=tables["training"]["schedule"],
+            delta=tables["privacy"]["target_delta"],
+            dimension=dimension,
+            trust=Trust.of(tables),
+        )
+
     def class_counts(self, present: Mask) -> NDArray[np.int64]:
         """How many of each class's reports [classes] a mask of clients [n] holds."""
         if present.all():
@@ -182,6 +202,15 @@ class Accountant:
         self._histories, self._published, self._sums = after.histories, after.published, after.sums
         self._taken = self._with(present)
         self._after = self._totals = None
+
+    def count(self, rounds: Sequence[tuple[int, Mask]]) -> Spend | None:
+        """Record these rounds, each with the clients whose reports were released; returns what has
+        been spent after the last one, None of none."""
+        spend = None
+        for index, (number, present) in enumerate(rounds, 1):
+            spend = self.preview(number, present) if index == len(rounds) else None
+            self.commit(number, present)
+        return spend
 
     def lower_columns(self) -> dict[str, Column]:
         """What known attacks certainly achieve on all that was released so far: the columns `lower`

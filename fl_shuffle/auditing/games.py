@@ -122,10 +122,8 @@ class Claims:
             schedule=self._config.training.schedule, delta=delta, library=self._library,
             dimension=self._dimension, trust=self._trust,
         )  # fmt: skip
-        for number in range(1, rounds):
-            accountant.commit(number, self._present)
-        spend = accountant.preview(rounds, self._present)
-        accountant.commit(rounds, self._present)
+        spend = accountant.count([(number, self._present) for number in range(1, rounds + 1)])
+        assert spend is not None
         return accountant, spend
 
 

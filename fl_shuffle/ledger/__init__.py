@@ -1,7 +1,7 @@
 """The durable record of a run, an SQLite file written before anything is released.
 
-`tables` declares what stands in it, `store` writes it, `reader` reads it without disturbing a run,
-and `writer` keeps a run's accountant and its ledger in step.
+`tables` declares what stands in it, `store` writes it, and `reader` reads it without disturbing a
+run.
 """
 
 LEDGER = "ledger.sqlite"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ from fl_shuffle.ledger.tables import (
     ROUNDS,
     TABLES,
     Cell,
-    as_csv,
     columns_with,
     damaged,
     read,
@@ -138,21 +136,17 @@ class RunView:
         found = [name for each in self.metrics.values() for name in each]
         return columns_with([*self.meta.get("metrics", ()), *found])
 
-    def metrics_text(self, before: float = math.inf) -> str:
-        """metrics.csv: a line for each round, those from `before` on left out."""
-        rows = [row for row in self._lines if row["round"] < before]
-        return ",".join(self.columns) + "\n" + as_csv(self.columns, rows)
-
     def table(self) -> dict[str, NDArray[Any]]:
         """The same as metrics.csv: columns by name, one row a round; NaN where there is nothing."""
-        lines, whole = self._lines, ("round", "n_reports")
+        lines, whole = self.lines, ("round", "n_reports")
         return {
             name: np.array([row.get(name) for row in lines], np.int64 if name in whole else float)
             for name in self.columns
         }
 
     @property
-    def _lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[dict[str, Any]]:
+        """Those of metrics.csv: each round's `rows` and `metrics` together."""
         return [{**self.metrics.get(row["round"], {}), **row} for row in self.rows]
 
 

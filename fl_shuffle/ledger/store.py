@@ -18,10 +18,12 @@ file whenever that is made durable: a copy of the one file is enough for a repor
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,7 @@ from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.tables import LOWER_NAMES, SPENT_NAMES, create_tables, fill, insert
+from fl_shuffle.ledger.tables import ATTENDANCE, LOWER_NAMES, PAIRS, SPENT_NAMES, TABLES
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
@@ -51,6 +53,11 @@ CHANGEABLE = (
 )
 """Settings that may differ when a run goes on. Where the data and budgets lie may, too: what is in
 them is compared."""
+
+WITNESS_AT = 21
+"""The byte of a run directory's lock file from which on the ledger tells of itself there, a line
+each: how many entries it has (a number of 20 digits), and of which run it is. Before that stands
+whose directory it is."""
 
 COVERED = ("schema", "seed", "data", "relation", "dimension")
 
@@ -99,6 +106,9 @@ class Ledger:
         self._attempt: tuple[tuple[Any, ...], str] | None = None
         self._first = self._link = ""
         self._new_state = False
+        self._lock: int | None = None
+        self.run = ""
+        """The run's random identifier, the same when it goes on."""
         self.entries = 0
         """Two for each attempt, less one for a newest one that is not released yet: this number
         rises with everything that is written down before a release."""
@@ -154,10 +164,15 @@ class Ledger:
                 f"{path} has ledger schema {version!r}, and this version goes on with runs of "
                 f"schema {SCHEMA_VERSION} alone; go on with the version that began it"
             )
-        ledger._first = str(meta.get("link", ""))
+        ledger.run, ledger._first = str(meta.get("run", "")), str(meta.get("link", ""))
         newest, released, ledger._link = ledger._newest()
         ledger.entries = 2 * newest - (not released)
         return ledger
+
+    def tell(self, lock: int) -> None:
+        """From now on write down in this lock file, beside the ledger, which run's it is and how
+        many entries it has: one that is put back later, and has fewer, is older than the run."""
+        self._lock = lock
 
     def outlive_the_process_only(self) -> None:
         """From now on commits outlive this process, but the last few need not outlive the machine,
@@ -175,8 +190,11 @@ class Ledger:
         self._db.close()
 
     def flush(self) -> None:
-        """Make everything recorded so far durable."""
+        """Make everything recorded so far durable. Raises `OSError` where it cannot be told."""
         self._db.commit()
+        if self._lock is not None:
+            told = f"{self.entries:20d}\n{self.run}\n"
+            os.pwrite(self._lock, told.encode("ascii", "replace"), WITNESS_AT)
         if self._merges:
             self._merge()
             if self._new_state:
@@ -194,6 +212,7 @@ class Ledger:
         the file that is in no table.
 
         Pages of replaced rows would tell when checkpoints were written, so how fast rounds were.
+        Nothing stays beside it: a run that is finished is not gone on with.
         """
         # A column that says nothing is NaN, which SQLite keeps as NULL.
         columns = (totals.rounds, totals.proven, totals.sum, totals.local)
@@ -215,6 +234,9 @@ class Ledger:
         with suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA journal_mode = DELETE")
         self._forget_states()
+        if self._lock is not None:
+            os.ftruncate(self._lock, WITNESS_AT)
+            self._lock = None
 
     def _merge(self) -> None:
         self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -350,6 +372,39 @@ class Ledger:
     def set_meta(self, key: str, value: Any) -> None:
         """Add or change one fact."""
         insert(self._db, "meta", [(key, json.dumps(value))])
+
+
+def witnessed(lock: int) -> tuple[str, int]:
+    """(run, entries) as a ledger has last told them to this lock file; ("", 0) if none has."""
+    told = os.pread(lock, 64 + WITNESS_AT, WITNESS_AT).split()
+    if len(told) != 2 or not told[0].isdigit():
+        return "", 0
+    return told[1].decode("ascii", errors="replace"), int(told[0])
+
+
+def create_tables(database: sqlite3.Connection) -> None:
+    """Make all of them, empty."""
+    for name, cells in TABLES.items():
+        parts = [cell.declared for cell in cells]
+        pair = PAIRS.get(name)
+        rest = f", PRIMARY KEY ({pair})) WITHOUT ROWID" if pair else ")"
+        database.execute(f"CREATE TABLE {name} ({', '.join(parts)}{rest}")
+    database.execute(ATTENDANCE)
+
+
+def insert(
+    database: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]], *, new: bool = False
+) -> None:
+    """Write rows; one of the same key is replaced, unless all must be new."""
+    verb, cells = "INSERT" if new else "INSERT OR REPLACE", ", ".join("?" * len(TABLES[table]))
+    database.executemany(f"{verb} INTO {table} VALUES ({cells})", rows)
+
+
+def fill(database: sqlite3.Connection, table: str, *columns: NDArray[Any]) -> None:
+    """Make these columns [rows] a table's whole content; its key, before them, counts from 0."""
+    database.execute(f"DELETE FROM {table}")
+    rows = zip(itertools.count(), *(column.tolist() for column in columns), strict=False)
+    insert(database, table, rows)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

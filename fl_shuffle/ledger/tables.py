@@ -5,18 +5,14 @@ SQLite keeps anything anywhere: nothing that is read is taken on trust.
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_shuffle.accounting.rounds.class_table import COLUMNS
 from fl_shuffle.errors import ConfigError, RunError
@@ -144,7 +140,7 @@ TABLES: dict[str, tuple[Cell, ...]] = {
     "checkpoint": (_CHECKPOINT, Cell("round", int), Cell("state", object)),
 }  # fmt: skip
 
-_PAIRS = {"round_classes": "round, class_id", "metrics": "round, name"}
+PAIRS = {"round_classes": "round, class_id", "metrics": "round, name"}
 """Keys of two columns."""
 # The view unpacks `present`: one row for each report that was released. Client k is bit 7 - k % 8
 # (of value 128 >> k % 8) of byte k // 8, as numpy.packbits has it; NULL is everybody.
@@ -154,31 +150,6 @@ CREATE VIEW attendance AS
     WHERE released AND (present IS NULL OR 1 & (
         instr('123456789ABCDEF', substr(hex(substr(present, client_id / 8 + 1, 1)),
             client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)))"""
-
-
-def create_tables(database: sqlite3.Connection) -> None:
-    """Make all of them, empty."""
-    for name, cells in TABLES.items():
-        parts = [cell.declared for cell in cells]
-        pair = _PAIRS.get(name)
-        rest = f", PRIMARY KEY ({pair})) WITHOUT ROWID" if pair else ")"
-        database.execute(f"CREATE TABLE {name} ({', '.join(parts)}{rest}")
-    database.execute(ATTENDANCE)
-
-
-def insert(
-    database: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]], *, new: bool = False
-) -> None:
-    """Write rows; one of the same key is replaced, unless all must be new."""
-    verb, cells = "INSERT" if new else "INSERT OR REPLACE", ", ".join("?" * len(TABLES[table]))
-    database.executemany(f"{verb} INTO {table} VALUES ({cells})", rows)
-
-
-def fill(database: sqlite3.Connection, table: str, *columns: NDArray[Any]) -> None:
-    """Make these columns [rows] a table's whole content; its key, before them, counts from 0."""
-    database.execute(f"DELETE FROM {table}")
-    rows = zip(itertools.count(), *(column.tolist() for column in columns), strict=False)
-    insert(database, table, rows)
 
 
 def read(
@@ -194,7 +165,7 @@ def read(
         else cell
         for cell in TABLES[table]
     ]
-    order = _PAIRS.get(table) or "rowid"
+    order = PAIRS.get(table) or "rowid"
     names = ", ".join(cell.name for cell in cells)
     rows = database.execute(f"SELECT {names} FROM {table} ORDER BY {order}").fetchall()
     for cell, values in zip(cells, zip(*rows, strict=True), strict=False):
@@ -229,15 +200,3 @@ def columns_with(metrics: Iterable[str]) -> tuple[str, ...]:
     if len(own) > MOST_METRICS:
         raise ConfigError(f"{len(own)} metrics are measured; at most {MOST_METRICS} are kept")
     return (*CSV_COLUMNS, *own)
-
-
-def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Lines of metrics.csv: what each row has under these columns."""
-    file = io.StringIO()
-    lines = ([_cell(name, row.get(name)) for name in columns] for row in rows)
-    csv.writer(file, lineterminator="\n").writerows(lines)
-    return file.getvalue()
-
-
-def _cell(name: str, value: float | None) -> str:
-    return "" if value is None else f"{value:.6f}" if name == "seconds" else f"{value:.10g}"

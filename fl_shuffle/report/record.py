@@ -41,17 +41,9 @@ class RunRecord(LedgerRecord):
     @cached_property
     def _recount(self) -> tuple[Accountant, Spend | None, float | None]:
         from fl_shuffle.accounting.accountant import Accountant
-        from fl_shuffle.accounting.rounds.trust import Trust
 
-        accountant = Accountant(
-            self.classes,
-            self.class_of,
-            unit=self.config["privacy"]["unit"],
-            schedule=self.config["training"]["schedule"],
-            delta=self.delta,
-            dimension=self.meta["dimension"],
-            trust=Trust.of(self.config),
-        )
+        dimension = self.meta["dimension"]
+        accountant = Accountant.of(self.config, self.classes, self.class_of, dimension)
         spend = recounted = None
         for number, present in self.attempts:
             if number >= self.rounds.max(initial=0):  # the last one

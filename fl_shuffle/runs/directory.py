@@ -24,6 +24,7 @@ from typing import IO
 from fl_shuffle.durable_files import OWNER_ONLY, PRIVATE_FOLDER, UNFINISHED, replace_text
 from fl_shuffle.errors import ConfigError, RunError, require_choice
 from fl_shuffle.ledger import LEDGER, METRICS
+from fl_shuffle.ledger.store import WITNESS_AT
 
 CONFIG = "config.json"
 MODEL = "model.safetensors"
@@ -31,11 +32,6 @@ SUMMARY = "summary.json"
 LOG = "run.log"
 LOCK = "lock"
 USE = "used as a run directory"
-
-# The lock file: who has the directory, how many entries its ledger has, and of which run it is; a
-# line each.
-HOLDER_BYTES = WITNESS_BYTES = 21
-"""Twenty digits hold any number of a process or of entries."""
 
 log = logging.getLogger("fl_shuffle.run")
 """What the server's side says about a run, and nothing that a client says: that is published with
@@ -97,7 +93,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
-        self._lock = lock
+        self.lock = lock
 
     @classmethod
     def at(cls, place: RunPlace, out: Path) -> RunDirectory:
@@ -181,30 +177,9 @@ class RunDirectory:
                 log.removeHandler(handler)
                 log.setLevel(before)
 
-    def witness(self, run: str, entries: int) -> None:
-        """Write down, beside the ledger, which run's it is and how many entries it has
-        (`Ledger.entries`): one that is put back later, and has fewer, is older than the run.
-
-        Raises `OSError` where that cannot be written.
-        """
-        told = f"{entries:{WITNESS_BYTES - 1}d}\n{run}\n"
-        os.pwrite(self._lock, told.encode("ascii", "replace"), HOLDER_BYTES)
-
-    def no_witness(self) -> None:
-        """Take that back: a run that is finished is not gone on with."""
-        os.ftruncate(self._lock, HOLDER_BYTES)
-
-    @property
-    def witnessed(self) -> tuple[str, int]:
-        """(run, entries) as `witness` was last told them; ("", 0) if it never was."""
-        told = os.pread(self._lock, WITNESS_BYTES + 64, HOLDER_BYTES).split()
-        if len(told) != 2 or not told[0].isdigit():
-            return "", 0
-        return told[1].decode("ascii", errors="replace"), int(told[0])
-
     def close(self) -> None:
         """Give the directory back."""
-        unlock(self._lock)
+        unlock(self.lock)
 
 
 def require_free(path: Path) -> None:
@@ -272,14 +247,14 @@ def locked(path: Path) -> int:
             f"{path} cannot be locked ({error.strerror}); choose a folder on another file system"
         ) from None
     with suppress(OSError):  # a disk that is full: who is refused then learns no number
-        os.pwrite(lock, b"%*d\n" % (HOLDER_BYTES - 1, os.getpid()), 0)
+        os.pwrite(lock, b"%*d\n" % (WITNESS_AT - 1, os.getpid()), 0)
     return lock
 
 
 def unlock(lock: int) -> None:
     """Give a folder back whose lock this descriptor holds."""
     with suppress(OSError):
-        os.pwrite(lock, b" " * (HOLDER_BYTES - 1) + b"\n", 0)
+        os.pwrite(lock, b" " * (WITNESS_AT - 1) + b"\n", 0)
     os.close(lock)
 
 
@@ -287,7 +262,7 @@ def _holder(path: Path) -> str:
     """Which process has the lock, where it is written there."""
     try:
         with (path / LOCK).open(encoding="ascii") as file:
-            text = file.read(HOLDER_BYTES).strip()
+            text = file.read(WITNESS_AT).strip()
     except (OSError, ValueError):
         text = ""
     return f"process {text}" if text.isdecimal() else "another process"

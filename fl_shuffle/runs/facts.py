@@ -144,9 +144,15 @@ class RunFacts:
         )
 
     @property
-    def noise(self) -> tuple[str, bool]:
-        """How much noise a round's mean report has, in words, and whether that is a warning; empty
-        where nobody knows, or there is no mean."""
+    def noise(self) -> str:
+        """How much noise a round's mean report has, in words; empty where a warning says so, where
+        nobody knows, or there is no mean."""
+        said, warned = self._noise
+        return "" if warned else said
+
+    @property
+    def _noise(self) -> tuple[str, bool]:
+        """The same, and whether it is a warning."""
         share = self.config.training.participation
         clips = self.plan.noise_of_mean(self.dimension, share)
         if clips is None or self.config.training.schedule == "sequential":
@@ -164,7 +170,7 @@ class RunFacts:
         """What a reader of the numbers must know, in plain words."""
         config, data = self.config, self.data
         declared = config.privacy.randomizer == "declared"
-        noise, hopeless = self.noise
+        noise, hopeless = self._noise
         no_delta_left = self._declared_delta_spent
         known = (
             (self.features_use_data, f"features = {config.data.features!r} {FITTED}"),

@@ -26,7 +26,7 @@ from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import CHANGEABLE, settings_of
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
-from fl_shuffle.runs.directory import LOCK, SUMMARY, RunDirectory, require_begun
+from fl_shuffle.runs.directory import LOCK, SUMMARY, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import summary_of
 
@@ -41,12 +41,12 @@ def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises `RunError` if there is none, and for an override of what a run keeps to its end.
     """
     require_begun(path)
-    tables = unfinished_ledger(path).config
-    before = parse_config(tables)
+    known = unfinished_ledger(path)
+    tables = parse_config(known.config).to_dict()
     for override in overrides:
         set_value(tables, *parsed(override))
     config = parse_config(tables)
-    changes_of(path, before, config)
+    changes_of(known, config)
     return config
 
 
@@ -73,35 +73,35 @@ def as_text(table: dict[str, Any]) -> str:
     return json.dumps(table, indent=2) + "\n"
 
 
-def changes_of(path: Path, before: Config, now: Config) -> list[str]:
+def changes_of(known: LedgerRecord, now: Config) -> list[str]:
     """What changes in the configuration of a run that goes on, for its ledger.
 
     Raises `RunError` for a setting that must stay as it was: releases that were made under another
     one would not be what the ledger says they are.
     """
-    old, new = settings_of(before.to_dict()), settings_of(now.to_dict())
+    old, new = settings_of(known.config), settings_of(now.to_dict())
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    grows, hang = now.run.rounds > before.run.rounds, now.server
+    hang = now.server.decay != "constant" or now.server.averaging
     for key in changed:
         why = ""
         if key not in CHANGEABLE:
             why = f"what may change is {', '.join(CHANGEABLE)}"
-        elif key == "run.rounds" and not grows:
+        elif key == "run.rounds" and now.run.rounds < old[key]:
             why = "rounds may only be added"
-        elif key == "run.rounds" and (hang.decay != "constant" or hang.averaging):
+        elif key == "run.rounds" and hang:
             why = (
                 "with server.decay or server.averaging the steps hang on the number of rounds; "
                 "start a new run"
             )
         if why:
             raise RunError(
-                f"{path} cannot be resumed with {key} = {new.get(key)!r}: it was started with "
-                f"{old.get(key)!r}; {why}"
+                f"{known.directory} cannot be resumed with {key} = {new.get(key)!r}: it was "
+                f"started with {old.get(key)!r}; {why}"
             )
     return [f"resumed with {key} = {new.get(key)!r} instead of {old.get(key)!r}" for key in changed]
 
 
-def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool:
+def require_same(known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool:
     """What was released is accounted with the randomizers it was released with, or not at all.
 
     Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
@@ -118,15 +118,15 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: b
     changed = [name for name, equal in same.items() if not equal]
     if changed:
         raise RunError(
-            f"{path} cannot be resumed: its {' and '.join(changed)} changed since it was started; "
-            "put the old files back, or start a new run"
+            f"{known.directory} cannot be resumed: its {' and '.join(changed)} changed since it "
+            "was started; put the old files back, or start a new run"
         )
     if kept is None and not vouched:
         raise RunError(
-            f"{path}: whether the data are those the run was started with cannot be verified here, "
-            f"{state_folder()} does not know this run; resume it on the machine and as the user it "
-            f"was started by, set {STATE_VARIABLE} to that state folder, or add --data-unchanged "
-            "if you know that they are"
+            f"{known.directory}: whether the data are those the run was started with cannot be "
+            f"verified here, {state_folder()} does not know this run; resume it on the machine and "
+            f"as the user it was started by, set {STATE_VARIABLE} to that state folder, or add "
+            "--data-unchanged if you know that they are"
         )
     return kept is not None
 
@@ -156,13 +156,8 @@ def restore(
     first, attempts = known.first_round, known.attempts
     if known.seeded:
         attempts = [(number, present) for number, present in attempts if number < first]
-    spend, counted = None, None
-    for index, (number, present) in enumerate(attempts, 1):
-        if index == len(attempts):
-            spend = accountant.preview(number, present)
-            counted = present if number == first else None
-        accountant.commit(number, present)
-    return spend, counted
+    counted = attempts[-1][1] if attempts and attempts[-1][0] == first else None
+    return accountant.count(attempts), counted
 
 
 def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -> None:
@@ -182,29 +177,26 @@ def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -
         raise RunError(f"{path}: the state to go on from is not one of this model")
 
 
-def require_newest(directory: RunDirectory, known: LedgerRecord) -> str:
+def require_newest(known: LedgerRecord, run: str, entries: int) -> str:
     """Raise `RunError` for a ledger that is another run's, or does not know all of this one.
 
-    It knows all rounds up to the state to go on from. A ledger with fewer entries than its
-    directory was told of is older than the run, and what was released since would not be counted.
-    A seeded run plays it again, to the same bits: that is returned, for the ledger. (What was
-    recorded last becomes durable with the next reservation, so that one entry may always be
-    missing.)
+    It knows all rounds up to the state to go on from. A ledger with fewer `entries` than were
+    written of this `run` is older than the run, and what was released since would not be counted.
+    A seeded run plays it again, to the same bits: that is returned, for the ledger.
     """
-    path, after, rounds = directory.path, known.first_round - 1, set(known.rounds.tolist())
+    path, after, rounds = known.directory, known.first_round - 1, set(known.rounds.tolist())
     missing = next((number for number in range(1, after + 1) if number not in rounds), None)
     if missing is not None:
         raise RunError(
             f"{path}: the state to go on from is that after round {after}, and the ledger knows "
             f"nothing of round {missing}; put the run's own ledger back"
         )
-    run, entries = directory.witnessed
     if run not in ("", known.meta["run"]):
         raise RunError(
             f"{path}: the ledger is another run's than the one that {LOCK} tells of; put the run's "
             "own ledger back"
         )
-    if entries <= known.entries + known.seeded:
+    if entries <= known.entries:
         return ""
     if known.seeded:
         return f"{LOCK} tells of later rounds, which are played again, to the same bits"

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.declare import json_ready
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
-from fl_shuffle.ledger.store import Ledger
-from fl_shuffle.ledger.tables import as_csv, columns_with
-from fl_shuffle.ledger.writer import LedgerWriter, Mask
+from fl_shuffle.ledger.state_file import store_state
+from fl_shuffle.ledger.store import Ledger, witnessed
+from fl_shuffle.ledger.tables import columns_with
 from fl_shuffle.runs import resume
 from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
-from fl_shuffle.runs.directory import (
-    CONFIG,
-    MODEL,
-    SUMMARY,
-    RunDirectory,
-    RunPlace,
-    log,
-)
+from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import (
     Observer,
@@ -50,9 +44,22 @@ from fl_shuffle.runs.events import (
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import quantiles_of, summary_of
 
+Mask = NDArray[np.bool_]
 
-class Run(LedgerWriter):
-    """An open run directory: the `RoundLedger` of a `ShuffleStrategy`. Build with `open_run`."""
+# A checkpoint is written at most this often: it only saves time after a crash, never privacy.
+CHECKPOINT_SECONDS = 5.0
+
+
+class Run:
+    """An open run directory: the `RoundLedger` of a `ShuffleStrategy`. Build with `open_run`.
+
+    `privacy.target_epsilon` bounds the worst client's headline epsilon, that of the column which
+    matches what is released; the facts' `lifetime` (shape [clients], inf where there is none)
+    bounds each client's own: a client whose next report would exceed it stops taking part. A round
+    of a seeded run that is repeated after a crash releases the same bits: a late checkpoint costs
+    no privacy there. In a sequential round every report is used as it comes: it counts as released
+    once it is reserved. `known` is what the ledger of a run that goes on holds; None for a new one.
+    """
 
     def __init__(
         self,
@@ -61,55 +68,87 @@ class Run(LedgerWriter):
         ledger: Ledger,
         accountant: Accountant,
         observer: Observer,
+        known: LedgerRecord | None = None,
     ) -> None:
-        config = facts.config
-        super().__init__(accountant, ledger, config, facts.lifetime)
-        self.config = config
+        self.config = config = facts.config
         self.facts = facts
-        self.known: LedgerRecord | None = None
-        """What the ledger of a run that goes on holds; None for a new one."""
+        self.ledger = ledger
+        self.accountant = accountant
+        self.run = ledger.run
         self.rounds = 0
         """The number of the last round that was played; 0 before there is one."""
-        self.first_round = 1
-        self.run = str(ledger.meta()["run"])
-        """The run's random identifier, the same when it goes on."""
-        self._times = publishes_times(config)
+        self.first_round = 1 if known is None else known.first_round
+        self.counted: int | None = None
+        """The round, if any, whose reports were counted before the run was stopped, and from which
+        no step was taken: it is neither reserved nor counted again."""
+        self.seconds = 0.0
+        """What accounting and writing have taken."""
+        self._known = known
         self._directory = directory
         self._observer = observer
+        self._seeded = config.run.entropy == "seeded"
+        if self._seeded:
+            ledger.outlive_the_process_only()
+        self._times = publishes_times(config)
+        self._lifetime = facts.lifetime
         self._started = time.time()
+        self._last_checkpoint = -math.inf
+        self._expected = 0
         self._columns = columns_with(facts.metrics)
         self._spend: Spend | None = None
-        self._counted: tuple[int, Mask, Spend] | None = None
+        self._counted: Mask | None = None
         directory.write(CONFIG, resume.as_text(config.to_dict()))
         self._metrics = directory.append(METRICS)
 
-    @property
-    def counted(self) -> int | None:
-        """The round, if any, whose reports were counted before the run was stopped, and from which
-        no step was taken: it is neither reserved nor counted again."""
-        return None if self._counted is None else self._counted[0]
-
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.reserve`."""
-        if self._counted is not None and round_number == self._counted[0]:
-            return self._counted[1].copy()
-        allowed = super().reserve(round_number, participants)
-        self._directory.witness(self.run, self.ledger.entries)
+        if self._counted is not None and round_number == self.counted:
+            return self._counted.copy()
+        started = time.perf_counter()
+        allowed = self._within_lifetime(round_number, participants)
+        self._expected = int(np.count_nonzero(allowed))
+        planned = self.accountant.preview(round_number, allowed)
+        too_much = self._too_much(planned, allowed)
+        if not self._expected or too_much:
+            spent = "no client may take part: lifetime budgets are spent"
+            why = f"it would cost {too_much}" if too_much else spent
+            self._stop(round_number, f"round {round_number} is not played: {why}")
+            return None
+        at_once = allowed if self.config.training.schedule == "sequential" else None
+        self.ledger.reserve(round_number, self._expected, planned.headline, at_once)
+        self.seconds += time.perf_counter() - started
         return allowed
 
     def commit(self, round_number: int, present: Mask) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.commit`. Raises `RunError` for a counted
         round that has other reports now."""
-        if self._counted is None or round_number != self._counted[0]:
-            spend = super().commit(round_number, present)
-            self._directory.witness(self.run, self.ledger.entries)
-            return spend
-        if not np.array_equal(present, self._counted[1]):
+        if self._counted is not None and round_number == self.counted:
+            if np.array_equal(present, self._counted):
+                return self._spend
             raise RunError(
                 f"the shuffler's batch of round {round_number} holds other clients' reports than "
                 "the ledger has counted; put the run's own ledger back"
             )
-        return self._counted[2]
+        started = time.perf_counter()
+        self.accountant.trust.require(round_number, int(np.count_nonzero(present)))
+        spend = self.accountant.preview(round_number, present)
+        too_much = self._too_much(spend, present)
+        if too_much:
+            arrived = f"only {spend.n_reports} reports arrived in round {round_number}"
+            why = f"{arrived}; releasing them would cost {too_much}: thrown away"
+            self._stop(round_number, why)
+            return None
+        counts, listed = self.accountant.class_counts(present), spend.columns["local"].epsilon
+        self.ledger.record(spend, {i: int(counts[i]) for i in listed if counts[i]}, present)
+        self.accountant.commit(round_number, present)
+        if spend.n_reports < self._expected:
+            lost = self._expected - spend.n_reports
+            self.ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")
+        if not self._seeded:
+            # What follows is the release: the file must know of it first.
+            self.ledger.flush()
+        self.seconds += time.perf_counter() - started
+        return spend
 
     def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
         """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
@@ -117,57 +156,66 @@ class Run(LedgerWriter):
         self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         if state is not None:
             self.checkpoint(outcome.round_number, state)
-        self._metrics.write(as_csv(self._columns, [{**outcome.row, "seconds": seconds}]))
+        self._metrics.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
         self._metrics.flush()
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(RoundFinished(outcome))
 
+    def checkpoint(self, round_number: int, state: Mapping[str, Any]) -> None:
+        """Keep what is needed to go on after this round, unless that was done a moment ago."""
+        now = time.monotonic()
+        if self._seeded and now - self._last_checkpoint < CHECKPOINT_SECONDS:
+            return
+        self._last_checkpoint = now
+        self.ledger.checkpoint(round_number, store_state(self._directory.path, state))
+
     def restore(self, optimizer: ServerOptimizer) -> None:
-        """Put a resumed run's optimizer and accountant back; `first_round` and `counted` are known
-        from here on."""
-        known = self.known
+        """Put a resumed run's optimizer and accountant back; `counted` is known from here on."""
+        known, first = self._known, self.first_round
         if known is None:
+            self.ledger.tell(self._directory.lock)
             self._metrics.write(",".join(self._columns) + "\n")
             return
-        note = resume.require_newest(self._directory, known)
+        note = resume.require_newest(known, *witnessed(self._directory.lock))
+        self.ledger.tell(self._directory.lock)
         if note:
             self.ledger.note(0, "resumed", note)
-        self.first_round = first = known.first_round
         spend, counted = resume.restore(known, self.accountant, optimizer)
-        self._rewrite(known.metrics_text(before=first))
+        self._rewrite(known, before=first)
         if spend is not None:
             self.rounds, self._spend = first - 1, spend
             # A batch that waits at a remote shuffler is the one that was counted; any other is
             # lost, and the round is reserved and counted anew.
             if counted is not None and self.config.privacy.shuffler == "apart":
-                self._counted = (first, counted, spend)
+                self.counted, self._counted = first, counted
         said = resume.replays(known)
         log.info("resuming at round %d%s", first, f": {said}" if said else "")
         if said:
             self._observer(Preparing(f"going on at round {first}: {said}"))
 
-    def _rewrite(self, metrics: str) -> None:
-        """Have metrics.csv hold this text, and go on behind it."""
+    def _rewrite(self, view: RunView, before: float = math.inf) -> None:
+        """Have metrics.csv say what the ledger does of rounds before this one, and go on there."""
+        self._columns = view.columns
+        lines = [_line_of(row, self._columns) for row in view.lines if row["round"] < before]
         self._metrics.close()
-        self._directory.write(METRICS, metrics)
+        self._directory.write(METRICS, "".join([",".join(self._columns) + "\n", *lines]))
         self._metrics = self._directory.append(METRICS)
 
     def announce(self, *, checked: bool) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches. `checked`:
         whether the data of a run that goes on could be compared."""
-        unchecked, new = () if checked else (resume.UNCHECKED,), self.known is None
-        warnings = (*self.facts.warnings, *unchecked)
-        noise, warned = self.facts.noise
-        noise = "" if warned else noise
-        notes = [("warning", text) for text in (warnings if new else unchecked)]
-        if new:
-            notes += [("assumption", text) for text in self.facts.assumptions]
-            notes += [("noise", noise)] * bool(noise)
+        facts, unchecked = self.facts, () if checked else (resume.UNCHECKED,)
+        warnings = (*facts.warnings, *unchecked)
+        notes = [("warning", text) for text in unchecked]
+        if self._known is None:
+            notes += [("warning", text) for text in facts.warnings]
+            notes += [("assumption", text) for text in facts.assumptions]
+            notes += [("noise", text) for text in (facts.noise,) if text]
         for text in warnings:
             log.warning(text)
         for kind, text in notes:
             self.ledger.note(0, kind, text)
-        self._observer(RunStarted(self._directory.path, self.config, warnings, noise))
+        self._observer(RunStarted(self._directory.path, self.config, warnings, facts.noise))
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
@@ -202,10 +250,9 @@ class Run(LedgerWriter):
         self.ledger.finish(totals, self.rounds, attacks, facts)
         view = RunView(folder)
         summary = summary_of(view)
-        self._rewrite(view.metrics_text())
+        self._rewrite(view)
         self._directory.write(SUMMARY, resume.as_text(summary))
         forget_data(self.run)
-        self._directory.no_witness()
         self._observer(RunFinished(summary))
 
     def close(self) -> None:
@@ -214,6 +261,37 @@ class Run(LedgerWriter):
             self._metrics.close()
         finally:
             self.ledger.close()
+
+    def _stop(self, round_number: int, why: str) -> None:
+        self.ledger.note(round_number, "stopped", why)
+        self.ledger.flush()
+
+    def _too_much(self, spend: Spend, present: Mask) -> str:
+        """Which budget this would exceed, in words; empty if none."""
+        target = self.config.privacy.target_epsilon
+        if target is not None and not spend.headline <= target:
+            worst = f"{spend.headline:.6g} (column {spend.headline_column})"
+            return f"the worst client {worst}, above the target {target}"
+        over = self._over_lifetime(spend.round_number, present).any()
+        return "a client more than its lifetime budget" if over else ""
+
+    def _within_lifetime(self, round_number: int, participants: Mask) -> Mask:
+        allowed = participants.copy()
+        while (leaving := self._over_lifetime(round_number, allowed)).any():
+            # Fewer reports hide each client less: ask again until nobody else must leave.
+            allowed &= ~leaving
+        out = int(participants.sum() - allowed.sum())
+        if out:
+            spent = f"{out} clients have spent their lifetime budget"
+            self.ledger.note(round_number, "lifetime", spent)
+        return allowed
+
+    def _over_lifetime(self, round_number: int, present: Mask) -> Mask:
+        """Which of these clients this round would bring above their lifetime budget."""
+        if self._lifetime is None:
+            return np.zeros_like(present)
+        epsilon = self.accountant.client_epsilons_after(round_number, present)
+        return np.asarray(present & ~(epsilon <= self._lifetime))
 
 
 @contextmanager
@@ -230,9 +308,9 @@ def open_run(
     try:
         if place.goes_on:
             known = resume.unfinished_ledger(directory.path)
-            changes = resume.changes_of(directory.path, parse_config(known.config), config)
+            changes = resume.changes_of(known, config)
             vouched = place.resume == "data-unchanged"
-            checked = resume.require_same(directory.path, known, facts, vouched=vouched)
+            checked = resume.require_same(known, facts, vouched=vouched)
             ledger = Ledger.open(directory.path / LEDGER)
             for change in changes:
                 ledger.note(0, "changed", change)
@@ -243,10 +321,7 @@ def open_run(
             ledger = _start(directory, facts)
         command = _resuming(directory.path, facts, observer)
         with directory.logging(times=publishes_times(config)), _can_go_on(command):
-            if config.run.entropy == "seeded":
-                ledger.outlive_the_process_only()
-            run = Run(directory, facts, ledger, accountant, observer)
-            run.known = known
+            run = Run(directory, facts, ledger, accountant, observer, known)
             try:
                 run.announce(checked=checked)
                 yield run
@@ -296,3 +371,12 @@ def _start(directory: RunDirectory, facts: RunFacts) -> Ledger:
             STATE_VARIABLE,
         )
     return Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
+
+
+def _line_of(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    """A line of metrics.csv: what a round has under these columns."""
+    return ",".join(_cell(name, row.get(name)) for name in columns) + "\n"
+
+
+def _cell(name: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}" if name == "seconds" else f"{value:.10g}"

@@ -24,7 +24,6 @@ import numpy as np
 import fl_shuffle as fs
 from benchmarks import bounds_by_clients
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
@@ -44,20 +43,11 @@ def configurations() -> dict[str, Path]:
 def columns(config: Config) -> dict[str, float | None]:
     """Every column's worst client after the last round, everybody having reported in all."""
     task = load_task(config)
-    accountant = Accountant(
-        task.plan.classes,
-        task.plan.class_of,
-        unit=config.privacy.unit,
-        schedule=config.training.schedule,
-        delta=config.privacy.target_delta,
-        dimension=sum(p.numel() for p in task.model(config).parameters()),
-        trust=Trust.of(config.to_dict()),
-    )
-    everybody = np.ones(len(task.plan), dtype=bool)
-    for number in range(1, config.run.rounds):
-        accountant.commit(number, everybody)
-    spend = accountant.preview(config.run.rounds, everybody)
-    accountant.commit(config.run.rounds, everybody)
+    plan, dimension = task.plan, sum(p.numel() for p in task.model(config).parameters())
+    accountant = Accountant.of(config.to_dict(), plan.classes, plan.class_of, dimension)
+    everybody = np.ones(len(plan), dtype=bool)
+    spend = accountant.count([(number + 1, everybody) for number in range(config.run.rounds)])
+    assert spend is not None
     found = {**spend.columns, **accountant.lower_columns()}
     return {name: column.worst for name, column in found.items()}
 

@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.data import Records
-from fl_shuffle.errors import RunError
-from fl_shuffle.ledger import writer
+from fl_shuffle.ledger import state_file
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger
-from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
+from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
-from fl_shuffle.runs.run import Run
-from tests.crashes import Crash, Crashing, Refused, dying_after, released, resume
-from tests.runs.test_runs import one_kind
-from tests.small_federation import Launch, model_bytes, summary
+from tests.crashes import SYSTEM, Crashing, Refused, dying_after, released, resume
+from tests.small_federation import Launch, model_bytes, notes, rows, summary
 
-SYSTEM = "run.entropy=system"
+both = pytest.mark.parametrize("entropy", ["seeded", "system"])
 
 
-def notes(run: Path, kind: str) -> list[str]:
-    return [text for _, own, text in RunView(run).notes if own == kind]
-
-
-def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
-    """Two writers of one ledger (which the lock prevents): the second one's attempts are its own,
-    and the first one releases nothing more."""
-    first, accountant = one_kind(tmp_path, 4)
-    path, everybody = first.path, np.ones(4, bool)
-    spend = accountant.preview(1, everybody)
-    first.reserve(1, 4, 1.0)
-    second = Ledger.open(path)
-    second.reserve(1, 4, 1.0)
-    for ledger, known in ((first, [(1, 1, 4)]), (second, [(1, 1, 4), (1, 2, 4)])):
-        ledger.record(spend, {0: 4}, everybody)
-        ledger.flush()
-        assert released(path) == known
-    with pytest.raises(RunError, match="another process"):
-        first.reserve(2, 4, 1.0)
-    with pytest.raises(RunError, match="not the one under way"):
-        first.record(accountant.preview(2, everybody), {0: 4}, everybody)
-    first.close(), second.close()
-
-
-@pytest.mark.parametrize("entropy", ["seeded", "system"])
+@both
 def test_a_stopped_run_says_from_where_it_replays(
     entropy: str,
     small: Path,
@@ -67,7 +41,7 @@ def test_a_stopped_run_says_from_where_it_replays(
         if isinstance(event, RoundFinished) and event.outcome.round_number == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 1e9)
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 1e9)
     run, settings = tmp_path / "run", {"run.rounds": 5, "run.entropy": entropy}
     with pytest.raises(KeyboardInterrupt) as stopped:
         fs.simulate(small, overrides=settings, out=run, on_event=stop)
@@ -77,7 +51,48 @@ def test_a_stopped_run_says_from_where_it_replays(
     assert (f"going on at round 2: {replayed}" in capsys.readouterr().err) == (entropy == "seeded")
 
 
-@pytest.mark.parametrize("entropy", ["seeded", "system"])
+@both
+def test_a_crashed_run_resumes_and_keeps_its_budget(
+    entropy: str, crash: Crashing, launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("whole", "run.rounds=6") == 0
+    spent = [float(row["proven_epsilon"]) for row in rows(tmp_path / "whole")]
+    target = (spent[4] + spent[5]) / 2
+    settings = ("run.rounds=6", f"privacy.target_epsilon={target}", f"run.entropy={entropy}")
+    run = crash(3, *settings)
+    assert resume(run) == 0
+    final = summary(run)
+    assert final["rounds"] == 5 and float(str(final["proven_epsilon"])) <= target
+    if entropy == "seeded":
+        assert launch("straight", *settings) == 0
+        assert model_bytes(tmp_path / "straight") == model_bytes(run)
+        assert [row["round"] for row in rows(run)] == ["1", "2", "3", "4", "5"]
+
+
+def test_the_file_knows_of_a_release_before_it_happens(crash: Crashing) -> None:
+    """System entropy: whoever is killed between commit and release has the round on the bill."""
+    run = crash(2, SYSTEM, at="commit")
+    assert released(run / "ledger.sqlite") == [(1, 1, 12), (2, 2, 12)]
+    assert resume(run) == 0
+    spend = LedgerRecord(run).recorded_spend
+    assert spend is not None and spend[:, 0].max() == 4
+
+
+@both
+def test_nothing_left_to_do_has_numbers(
+    entropy: str, crash: Crashing, launch: Launch, tmp_path: Path
+) -> None:
+    whole, run = tmp_path / "whole", crash(3, f"run.entropy={entropy}", at="finish")
+    assert launch("whole", f"run.entropy={entropy}") == 0
+    assert resume(run) == 0
+    for name in ("rounds", "proven_epsilon", "columns"):
+        assert summary(run)[name] == summary(whole)[name]
+    if entropy == "seeded":
+        assert summary(run)["accuracy"] == summary(whole)["accuracy"]
+        assert model_bytes(run) == model_bytes(whole)
+
+
+@both
 def test_an_older_ledger_is_refused(
     entropy: str, crash: Crashing, launch: Launch, refused: Refused, tmp_path: Path
 ) -> None:
@@ -89,7 +104,8 @@ def test_an_older_ledger_is_refused(
     newer = (run / "ledger.sqlite").read_bytes()
     (run / "ledger.sqlite").write_bytes(older)
     if entropy == "system":
-        assert "the ledger is older than the run, as lock tells" in refused(run)
+        for _ in range(2):  # refusing it changes nothing
+            assert "the ledger is older than the run, as lock tells" in refused(run)
         (run / "ledger.sqlite").write_bytes(newer)
     assert resume(run) == 0
     assert read_run(run).totals.rounds.tolist() == [6] * 12
@@ -108,12 +124,11 @@ def test_a_missing_ledger_is_refused(
         file.unlink()
     assert resume(run) == resume(tmp_path / "none") == launch("run") == 2
     said = capsys.readouterr().err
-    assert all(
-        x in said for x in ("put the ledger back", "this is not a run directory", "not empty")
-    )
+    for words in ("put the ledger back", "this is not a run directory", "not empty"):
+        assert words in said
 
 
-def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused, tmp_path: Path) -> None:
+def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused) -> None:
     other, run = crash(2, SYSTEM, name="other"), crash(2, SYSTEM, "budgets.high=2.0")
     shutil.copy(other / "ledger.sqlite", run / "ledger.sqlite")
     for side in ("-wal", "-shm"):
@@ -125,7 +140,6 @@ def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused, tmp_p
     "change",
     [
         "DELETE FROM reservations WHERE attempt = 1",
-        "UPDATE reservations SET round = 1 WHERE attempt = 2",
         "UPDATE reservations SET released = 0 WHERE attempt = 2",
         "UPDATE reservations SET present = x'0fff' WHERE attempt = 2",
         "UPDATE reservations SET attempt = 9 WHERE attempt = 2",
@@ -149,7 +163,6 @@ def test_a_changed_ledger_is_refused(change: str, crash: Crashing, refused: Refu
     ("setting", "words"),
     [
         ("run.out=elsewhere", ""),
-        ("run.timeout=7.0", ""),
         ("data.root=elsewhere", ""),  # digits lie in the package
         ("server.learning_rate=0.7", "server.learning_rate = 0.7: it was started with 0.5"),
         ("run.entropy=system", "run.entropy = 'system'"),
@@ -168,9 +181,8 @@ def test_what_a_run_may_change_when_it_goes_on(
         assert words in refused(run, "--set", setting)
     else:
         assert resume(run, "--set", setting) == 0
-    assert [setting.partition("=")[0] in text for text in notes(run, "changed")] == [True] * (
-        not words
-    )
+    noted = [setting.partition("=")[0] in text for text in notes(run, "changed")]
+    assert noted == [True] * (not words)
 
 
 def test_rounds_may_be_added_and_that_is_written_down(
@@ -183,8 +195,7 @@ def test_rounds_may_be_added_and_that_is_written_down(
         "resumed with run.rounds = 5 instead of 3",
         "resumed with run.timeout = 60.0 instead of 3600.0",
     ]
-    config = RunView(run).config
-    assert json.loads((run / "config.json").read_text()) == config
+    assert json.loads((run / "config.json").read_text()) == RunView(run).config
     assert launch("straight", "run.rounds=5") == 0
     assert model_bytes(run) == model_bytes(tmp_path / "straight")
 
@@ -194,11 +205,12 @@ def test_budgets_may_lie_elsewhere_when_they_are_the_same(
 ) -> None:
     """Where budgets are read from may change; what is in them, and the data, are compared."""
     old, new = tmp_path / "old.csv", tmp_path / "new.csv"
-    budgets = "client_id,epsilon,delta\n" + "".join(f"{client},2.0,1e-5\n" for client in range(12))
+    lines = [f"{client},2.{client},1e-5\n" for client in range(12)]
+    budgets = "client_id,epsilon,delta\n" + "".join(lines)
     old.write_text(budgets)
     run, moved = crash(2, SYSTEM, options=("--budgets", str(old))), f"budgets.file={new}"
     old.unlink()
-    new.write_text(budgets.replace("2.0", "0.1"))
+    new.write_text(budgets.replace("2.0", "0.1", 1))
     assert "its budgets or clipping changed" in refused(run, "--set", moved)
     new.write_text(budgets)
     with monkeypatch.context() as patch:
@@ -212,42 +224,91 @@ def test_budgets_may_lie_elsewhere_when_they_are_the_same(
     assert told.startswith(f"resumed with budgets.file = {str(new)!r}")
 
 
-@pytest.mark.parametrize("entropy", ["seeded", "system"])
-def test_nothing_left_to_do_has_numbers(
+def test_the_one_file_is_enough(small: Path, tmp_path: Path) -> None:
+    """A copy of ledger.sqlite alone, taken after each round."""
+    run, copy, seen = tmp_path / "run", tmp_path / "copy.sqlite", list[int]()
+
+    def copying(_: object) -> None:
+        shutil.copy(run / "ledger.sqlite", copy)
+        seen.append(len(LedgerRecord(copy).attempts))
+
+    fs.simulate(small, overrides={"run.entropy": "system"}, out=run, on_round=copying)
+    assert seen == [1, 2, 3] and not list(run.glob("ledger.sqlite-*"))
+
+
+LARGE = ("run.rounds=6", "server.optimizer=adam", "server.averaging=0.9")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model is: its state lies in a file that the ledger names, after every round."""
+    monkeypatch.setattr(state_file, "MOST_IN_LEDGER", 0)
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+
+
+def named_by(run: Path) -> Path | None:
+    """The file that the durable ledger names, which is there and is what it was."""
+    with sqlite3.connect(run / "ledger.sqlite") as ledger:
+        row = ledger.execute("SELECT state, typeof(state) FROM checkpoint").fetchone()
+    if row is None:
+        return None
+    path = run / f"state-{row[0]}"
+    assert row[1] == "text" and hashlib.sha256(path.read_bytes()).hexdigest() == row[0]
+    return path
+
+
+@both
+@pytest.mark.usefixtures("large")
+def test_whenever_it_is_killed_the_ledger_names_a_whole_file(
     entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(self: Run, *_: Any, **__: Any) -> None:
-        raise Crash
+    """Looked at from beside, before and after all that touches a file or the ledger."""
+    run, seen = tmp_path / "run", set()
 
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    assert launch("whole", f"run.entropy={entropy}") == 0
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(Run, "finish", dying)
-        launch("run", f"run.entropy={entropy}")
-    assert resume(run) == 0
-    for name in ("rounds", "proven_epsilon", "columns"):
-        assert summary(run)[name] == summary(whole)[name]
-    if entropy == "seeded":
-        assert summary(run)["accuracy"] == summary(whole)["accuracy"]
-        assert model_bytes(run) == model_bytes(whole)
+    def watched(owner: Any, name: str) -> None:
+        whole: Callable[..., Any] = getattr(owner, name)
+
+        def look() -> None:
+            if (run / "ledger.sqlite").exists():
+                seen.add(named_by(run))
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            look()
+            found = whole(*arguments, **options)
+            look()
+            return found
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, name in (
+        (running, "store_state"), (state_file, "sync_folder"), (Ledger, "checkpoint"),
+        (Ledger, "flush"), (Path, "unlink"),
+    ):  # fmt: skip
+        watched(owner, name)
+    assert launch("run", *LARGE, f"run.entropy={entropy}") == 0
+    assert len(seen) >= 6 and not list(run.glob("state-*"))
 
 
-def test_the_one_file_is_enough(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("large")
+def test_it_goes_on_from_the_file_and_from_no_other(
+    crash: Crashing, launch: Launch, refused: Refused, tmp_path: Path
 ) -> None:
-    """A copy of ledger.sqlite alone, taken before each round and after the crash."""
-    reserve, seen, copy = LedgerWriter.reserve, [], tmp_path / "copy.sqlite"
-
-    def copying(self: LedgerWriter, number: int, participants: np.ndarray) -> np.ndarray | None:
-        shutil.copy(tmp_path / "run" / "ledger.sqlite", copy)
-        seen.append(len(LedgerRecord(copy).attempts))
-        if number == 3:
-            raise Crash
-        return reserve(self, number, participants)
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(LedgerWriter, "reserve", copying)
-        launch("run", SYSTEM)
-    assert seen == [0, 1, 2]
-    assert resume(tmp_path / "run") == 0
-    assert not list((tmp_path / "run").glob("ledger.sqlite-*"))
+    run = crash(3, *LARGE)
+    path = named_by(run)
+    assert path is not None and path.stat().st_mode & 0o777 == 0o600
+    assert len(list(run.glob("state-*"))) <= 2
+    whole = path.read_bytes()
+    for harmed, told in (
+        (None, "cannot be read (No such file or directory); put the file back"),
+        (b"?" + whole[1:], "put an intact copy back"),
+        (b"", "is not what was written"),
+    ):
+        path.unlink()
+        if harmed is not None:
+            path.write_bytes(harmed)
+        line = refused(run)
+        assert str(path) in line and "the state to go on from" in line and told in line
+        path.write_bytes(whole)
+    assert resume(run) == 0 and not list(run.glob("state-*")) and named_by(run) is None
+    assert launch("whole", *LARGE) == 0
+    assert summary(run)["rounds"] == 6 and model_bytes(run) == model_bytes(tmp_path / "whole")

@@ -16,8 +16,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
 from fl_shuffle.run_words import noise_words
-from tests.runs.test_resume import notes
-from tests.small_federation import Launch
+from tests.small_federation import Launch, notes
 
 PRIVACY = [{}, {"randomizer": "laplace"}, {"personalization": "clipping"}, {"client_clip": 0.1}]
 

@@ -23,8 +23,8 @@ from fl_shuffle.data.sources import load_records
 from fl_shuffle.data.task import forget_data
 from fl_shuffle.errors import DataError
 from fl_shuffle.flower.messages import Layout, TrainRequest
-from fl_shuffle.ledger import writer
 from fl_shuffle.report.record import read_run
+from fl_shuffle.runs import run as running
 from tests.one_node import nodes
 from tests.small_federation import Launch, summary
 
@@ -141,7 +141,7 @@ def test_the_ledger_does_not_tell_when_checkpoints_were_written(
     """A slow run writes more of them than a fast one."""
     pages = []
     for seconds in (0.0, 1e9):
-        monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", seconds)
+        monkeypatch.setattr(running, "CHECKPOINT_SECONDS", seconds)
         name = f"every {seconds:g} s"
         assert launch(name) == 0
         with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:

@@ -24,10 +24,10 @@ from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
 from fl_shuffle.flower import remote_shuffler as parties
 from fl_shuffle.flower.settings import RESOLVED
-from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from fl_shuffle.run_words import footer
+from fl_shuffle.runs.run import Run
 from fl_shuffle.shuffler.remote import link
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.client import RemoteBatch, RemoteShuffler
@@ -160,9 +160,9 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     [
         (RemoteShuffler, "open", True),
         (RemoteBatch, "close", True),
-        (LedgerWriter, "commit", True),
+        (Run, "commit", True),
         (RemoteBatch, "fetch", False),
-        (LedgerWriter, "checkpoint", False),
+        (Run, "checkpoint", False),
     ],
 )
 def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
