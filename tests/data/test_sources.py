@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.partitions import make_partition
-from fl_shuffle.data.sources import READERS, huggingface, image_sets, load_records
+from fl_shuffle.data.sources import huggingface, image_sets, load_records
 from fl_shuffle.data.sources.image_sets import import_torchvision_datasets
 from fl_shuffle.data.sources.options import Target
 from fl_shuffle.data.task import forget_data, load_task
@@ -68,38 +71,36 @@ def test_partitions_are_disjoint_equal_repeatable_and_skewed(
     assert fewest <= np.mean(classes) <= most
 
 
-@pytest.mark.parametrize(("source", "prefix"), [("mnist", ""), ("emnist", "emnist-letters-")])
-def test_torchvisions_files(
-    source: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mnists_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is told of one that was cut off, where no other can be had."""
-    kind = image_sets.SETS[source].name
-    raw, pixels, labels = tmp_path / kind / "raw", images(9, 28, 28), np.arange(9, dtype=np.uint8)
+    raw, pixels, labels = tmp_path / "MNIST/raw", images(9, 28, 28), np.arange(9, dtype=np.uint8)
     raw.mkdir(parents=True)
-    for part in ("train", "test" if prefix else "t10k"):
-        (raw / f"{prefix}{part}-images-idx3-ubyte").write_bytes(idx(pixels))
-        (raw / f"{prefix}{part}-labels-idx1-ubyte").write_bytes(idx(labels))
-    wanted = section(source, tmp_path, source_options={"split": "letters"} if prefix else {})
-    records = load_records(wanted)
-    assert records.classes == (27 if prefix else 10)
+    for part in ("train", "t10k"):
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(idx(pixels))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    records = load_records(section("mnist", tmp_path))
     assert (records.train_images == pixels).all() and (records.test_images == pixels).all()
     assert records.train_labels.tolist() == labels.tolist()
-    whole = getattr(import_torchvision_datasets(), kind)
-    monkeypatch.setattr(whole, "mirrors", ["file:///nowhere/"])
-    monkeypatch.setattr(whole, "url", "file:///nowhere/", raising=False)
-    (raw / f"{prefix}train-images-idx3-ubyte").write_bytes(idx(pixels)[:-1])
+    monkeypatch.setattr(import_torchvision_datasets().MNIST, "mirrors", ["file:///nowhere/"])
+    (raw / "train-images-idx3-ubyte").write_bytes(idx(pixels)[:-1])
     told = "mnist cannot be read from .* could not be downloaded .* remove torchvision's files"
     with pytest.raises(DataError, match=told):
-        load_records(wanted)
+        load_records(section("mnist", tmp_path))
 
 
-@pytest.mark.parametrize("source", TORCHVISION_SOURCES)
+@pytest.mark.parametrize(
+    ("source", "options", "classes"),
+    [
+        *((source, {}, image_sets.SETS[source].classes) for source in TORCHVISION_SOURCES),
+        ("emnist", {"split": "letters"}, 27),
+    ],
+)
 def test_image_sets_of_torchvision(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, options: dict, classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its class calls them: images with channels first, labels, and its two parts."""
     data_sets, found = import_torchvision_datasets(), image_sets.SETS[source]
-    assert hasattr(data_sets, found.name)
+    takes = inspect.signature(getattr(data_sets, found.name))
     pixels = images(5, *found.shape)
     last = found.name in ("CIFAR10", "CIFAR100")
 
@@ -107,14 +108,26 @@ def test_image_sets_of_torchvision(
         data = pixels.transpose(0, 2, 3, 1) if last else pixels
 
         def __init__(self, root: str, download: bool, **asked: Any) -> None:
+            takes.bind(root, download=download, **asked)
             first = asked.get("train", asked.get("split") == "train")
             labels = np.array([0, 1, 2, 9, 4 * first])
             setattr(self, "labels" if found.by_split else "targets", labels)
 
     monkeypatch.setattr(data_sets, found.name, Stand)
-    records = load_records(section(source, tmp_path, features="pixels"))
-    assert (records.train_images == pixels).all() and records.classes == found.classes
+    wanted = section(source, tmp_path, features="pixels", source_options=options)
+    records = load_records(wanted)
+    assert (records.train_images == pixels).all() and records.classes == classes
     assert [labels[-1] for labels in (records.train_labels, records.test_labels)] == [4, 0]
+
+
+@pytest.mark.mnist
+def test_the_real_mnist() -> None:
+    root = os.environ.get("FL_SHUFFLE_DATA")
+    if not root:
+        pytest.skip("FL_SHUFFLE_DATA does not name a folder with MNIST")
+    records = load_records(DataSection(source="mnist", root=root))
+    assert records.train_images.shape == (60_000, 28, 28)
+    assert np.bincount(records.test_labels)[:2].tolist() == [980, 1135]
 
 
 TWO: dict[str, Any] = {"classes": 2}
@@ -236,11 +249,11 @@ def read_lines(path: Path, lines: list[bytes], end: bytes = b"\n", place: int = 
     return from_files(path, OPTIONS)
 
 
-def require_neighbours(found: Records, whole: Records, record: int) -> None:
-    """They differ in the numbers of one record, and in nothing that is public."""
+def require_neighbours(found: Records, whole: Records, record: int | list[int]) -> None:
+    """They differ in the numbers of a record, and in nothing that is public."""
     assert found.train_images.shape == whole.train_images.shape
     assert found.train_images.dtype == whole.train_images.dtype
-    assert np.array_equal(found.train_clients, whole.train_clients)  # type: ignore[arg-type]
+    assert np.array_equal(found.train_clients, whole.train_clients)
     for part in ("train_images", "train_labels"):
         a, b = (np.delete(getattr(one, part), record, axis=0) for one in (found, whole))
         assert np.array_equal(a, b)
@@ -365,34 +378,36 @@ def test_settings_that_do_not_fit_the_source(data: dict[str, Any], why: str) -> 
         make_partition(wanted, records.train_labels, records.size, records.train_clients)
 
 
-def test_held_out_records_leave_every_natural_client_one() -> None:
-    clients = np.repeat(np.arange(5), [1, 2, 3, 10, 40])
-    whole = Records(
-        np.arange(56.0)[:, None], np.zeros(56, np.int64), np.empty((0, 1)), np.empty(0, np.int64),
-        classes=2, train_clients=clients,
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(READERS, "files", lambda section: whole)
-        kept = load_records(section("files", partition="natural", validation=0.3))
-        with pytest.raises(DataError, match=r"data.validation = 0.1"):
-            load_records(section("files", partition="natural"))
-    assert kept.train_clients is not None
+def own(section: DataSection) -> Records:
+    """Five clients with 1, 2, 3, 10 and 40 records, and nothing to test on."""
+    x, y, clients = np.arange(56.0)[:, None], np.arange(56) % 2, np.arange(5)
+    owners = np.repeat(clients, [1, 2, 3, 10, 40])
+    return Records(x, y, x[:0], y[:0], classes=2, train_clients=owners)
+
+
+def ragged(section: DataSection) -> Records:
+    whole = own(section)
+    return replace(whole, train_labels=whole.train_labels[1:])
+
+
+def none(section: DataSection) -> int:
+    return 3
+
+
+def test_a_users_own_source_and_what_is_held_out_of_it() -> None:
+    """Every natural client is left a record."""
+    kept = load_records(section(f"{__name__}:own", partition="natural", validation=0.3))
+    assert kept.train_clients is not None and kept.classes == 2
     assert np.bincount(kept.train_clients).tolist() == [1, 1, 2, 7, 28]
     both = np.concatenate([kept.train_images, kept.test_images])[:, 0]
     assert sorted(both.tolist()) == list(range(56))
-
-
-class Dealt:
-    """Two clients' columns, the very first image being `cell`."""
-
-    num_partitions = 2
-
-    def __init__(self, cell: object) -> None:
-        self.cell = cell
-
-    def load_partition(self, partition_id: int) -> Columns:
-        count = 3 + partition_id
-        return Columns(image=[self.cell, *[EVEN] * (count - 1)], label=[partition_id] * count)
+    for name, told in (
+        ("own", "data.validation = 0.1"),
+        ("none", "returned int"),
+        ("ragged", "56 images and"),
+    ):
+        with pytest.raises(DataError, match=told):
+            load_records(section(f"{__name__}:{name}", partition="natural"))
 
 
 class Columns(dict[str, list[Any]]):
@@ -400,6 +415,12 @@ class Columns(dict[str, list[Any]]):
 
     def __len__(self) -> int:
         return len(self["label"])
+
+
+def dealt(cell: object) -> SimpleNamespace:
+    """Two clients' columns, each one's first image being `cell`."""
+    parts = [Columns(image=[cell, *[EVEN] * (2 + k)], label=[k] * (3 + k)) for k in range(2)]
+    return SimpleNamespace(num_partitions=2, load_partition=parts.__getitem__)
 
 
 EVEN = np.arange(16, dtype=np.uint8).reshape(4, 4)
@@ -410,38 +431,31 @@ EVEN = np.arange(16, dtype=np.uint8).reshape(4, 4)
 )
 def test_a_record_of_another_shape_ends_nobodys_run(cell: object) -> None:
     """Shape and type are those of the public test records; what does not fit counts as zero."""
-    options, test = {"inputs": ["image"], "label": "label"}, Dealt(EVEN).load_partition(1)
+    options, test = {"inputs": ["image"], "label": "label"}, dealt(EVEN).load_partition(1)
     for outputs, nothing in ((0, -1), (1, np.nan)):
-        target = Target(2 - 2 * outputs, outputs)
         found, whole = (
-            huggingface.records_of(Dealt(first), test, options, target, dealt=True)
+            huggingface.records_of(
+                dealt(first), test, options, Target(2 - 2 * outputs, outputs), dealt=True
+            )
             for first in (cell, EVEN)
         )
-        odd, same = [0, 3], np.delete(np.arange(7), [0, 3])
-        assert found.train_images.shape == whole.train_images.shape
-        assert found.train_images.dtype == whole.train_images.dtype
-        assert np.array_equal(found.train_images[same], whole.train_images[same])
-        assert np.array_equal(found.train_labels[odd], [nothing] * 2, equal_nan=True)
-        assert np.array_equal(found.train_labels[same], whole.train_labels[same])
+        require_neighbours(found, whole, [0, 3])
+        assert np.array_equal(found.train_labels[[0, 3]], [nothing] * 2, equal_nan=True)
 
 
 def test_an_in_memory_data_set_dealt_by_a_real_partitioner() -> None:
     pytest.importorskip("flwr_datasets")
     from datasets import Dataset
 
-    rows: dict[str, list[Any]] = {"a": [float(k) for k in range(12)], "b": [1.0] * 12}
-    rows |= {"label": [k % 3 for k in range(12)], "who": [f"w{k % 4}" for k in range(12)]}
-    options = {
-        "inputs": ["a", "b"], "partitioner": "NaturalIdPartitioner",
-        "partitioner_options": {"partition_by": "who"},
-    }  # fmt: skip
-    dealer = huggingface.partitioner_of(options)
-    dealer.dataset = Dataset.from_dict(rows)
-    test = Dataset.from_dict(rows)
-    records = huggingface.records_of(dealer, test, options, Target(3, 0), dealt=True)
+    owner = [k % 4 for k in range(12)]
+    names, marks = [f"w{k}" for k in owner], [float(k) for k in owner]
+    rows = Dataset.from_dict({"a": marks, "b": marks, "label": owner, "who": names})
+    options = {"inputs": ["a", "b"], "partitioner": "NaturalIdPartitioner"}
+    dealer = huggingface.partitioner_of({**options, "partitioner_options": {"partition_by": "who"}})
+    dealer.dataset = rows
+    records = huggingface.records_of(dealer, rows, options, Target(4, 0), dealt=True)
     assert records.train_images.shape == (12, 2) and records.train_clients is not None
-    owners = {int(a) % 4 for a in records.train_images[records.train_clients == 0][:, 0]}
-    assert len(owners) == 1
+    assert len(np.unique(records.train_images[records.train_clients == 0][:, 0])) == 1
 
 
 def test_a_data_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -449,33 +463,3 @@ def test_a_data_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--data DIR, .data. root, or the variable"):
         load_records(DataSection(source="mnist", root=str(nowhere)))
     assert not nowhere.exists()
-
-
-@pytest.mark.mnist
-def test_the_real_mnist() -> None:
-    root = os.environ.get("FL_SHUFFLE_DATA")
-    if not root:
-        pytest.skip("FL_SHUFFLE_DATA does not name a folder with MNIST")
-    records = load_records(DataSection(source="mnist", root=root))
-    assert records.train_images.shape == (60_000, 28, 28)
-    assert np.bincount(records.test_labels)[:2].tolist() == [980, 1135]
-
-
-def own(section: DataSection, labels: int = 40) -> Records:
-    x, y = np.zeros((40, 8, 8), np.uint8), np.arange(labels) % 4
-    return Records(x, y, x, y, classes=4)
-
-
-def ragged(section: DataSection) -> Records:
-    return own(section, 39)
-
-
-def none(section: DataSection) -> int:
-    return 3
-
-
-def test_a_users_own_source() -> None:
-    assert load_records(DataSection(source=f"{__name__}:own")).classes == 4
-    for name, told in (("none", "returned int"), ("ragged", "40 images and")):
-        with pytest.raises(DataError, match=told):
-            load_records(DataSection(source=f"{__name__}:{name}"))

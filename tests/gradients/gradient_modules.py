@@ -40,13 +40,20 @@ class Small(nn.Module):
         return self.head(hidden.flatten(1))
 
 
+class OwnForward(nn.Sequential):
+    """Whatever its code does, nobody reads it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
 class Branching(nn.Module):
     """Control flow that depends on the data: only one record at a time can be differentiated."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = 13, classes: int = 5, *, bias: bool = True) -> None:
         super().__init__()
-        self.positive = nn.Linear(13, 5)
-        self.negative = nn.Linear(13, 5)
+        self.positive = nn.Linear(features, classes, bias)
+        self.negative = nn.Linear(features, classes, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = [self.positive(r) if float(r.sum()) > 0 else self.negative(r) for r in x]
@@ -104,19 +111,15 @@ NETWORKS: dict[str, nn.Module] = {
         nn.Linear(28, 5),
     ),
 }
-VECTORIZED: dict[str, nn.Module] = {"convolution": Small()}
-"""By torch.func."""
-LOOPS: dict[str, nn.Module] = {"branching": Branching()}
-"""One record at a time."""
-MODULES = {**CHAINS, **NETWORKS, **VECTORIZED, **LOOPS}
+OTHERS: dict[str, nn.Module] = {"torch.func": Small(), "functional loop": Branching()}
+"""By path."""
+MODULES = {**CHAINS, **NETWORKS, **OTHERS}
 
 
 def path_of(name: str) -> str:
     """What the engine says once it has seen records."""
-    if name in VECTORIZED:
-        return "torch.func"
-    if name in LOOPS:
-        return "functional loop"
+    if name in OTHERS:
+        return name
     return "closed-form linear, compiled" if "compiled" in name else "closed-form network"
 
 
@@ -130,25 +133,53 @@ class Problem:
 
     def __init__(
         self, name: str, sizes: list[int], seed: int = 0, *, module: nn.Module | None = None,
-        radius: float = 0.0, clip: str = "record", norm: int = 2, **more: object,
+        radius: float = 0.0, clip: str = "record", norm: int = 2, loss: Loss | None = None,
+        **more: object,
     ) -> None:  # fmt: skip
         self.module = module or MODULES[name]
+        self.clip, self.norm, self.loss = clip, norm, loss or nn.functional.cross_entropy
         wide = (self.module.in_features,) if isinstance(self.module, nn.Linear) else SHAPE
         shape = IMAGES if name in NETWORKS else wide
-        options = {"records": ALWAYS_COMPILED * ("compiled" in name), **more}
+        options = {"records": ALWAYS_COMPILED * ("compiled" in name), "loss": loss, **more}
         self.engine: GradientEngine = make_gradient_engine(
             self.module, shape=shape, clip=clip, norm=norm, **options
         )
         generator = torch.Generator().manual_seed(seed)
-        self.theta, self.offsets, self.sizes = flat(self.module), offsets_of(sizes), sizes
+        self.theta = torch.nn.utils.parameters_to_vector(self.module.parameters()).detach()
+        self.sizes, self.offsets = sizes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.x = torch.randn(int(self.offsets[-1]), *shape, generator=generator)
         self.y = torch.randint(0, 5, (len(self.x),), generator=generator)
         self.radius = torch.full((len(sizes),), radius, dtype=torch.float64)
         if not radius:
-            some = self.module, self.x[:60], self.y[:60], np.arange(min(60, len(self.x)) + 1)
-            alone = means(*some, self.radius, clip="none", norm=norm)
-            middle = torch.linalg.vector_norm(alone, norm, dim=1).median()
+            some = self.gradients(0, min(60, len(self.x)))
+            middle = torch.linalg.vector_norm(some, norm, dim=1).median()
             self.radius = middle * torch.linspace(0.7, 1.3, len(sizes))
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """float64 [n, d] of these records: the definition."""
+        module, rows = copy.deepcopy(self.module).double(), []
+        for record in range(start, stop):
+            value = self.loss(module(self.x[record, None].double()), self.y[record, None]).sum()
+            pieces = torch.autograd.grad(
+                value, list(module.parameters()), materialize_grads=True, allow_unused=True
+            )
+            rows.append(torch.cat([piece.reshape(-1) for piece in pieces]))
+        return torch.stack(rows)
+
+    def expected(self) -> Tensor:
+        """float64 [k, d]: the clients' means of records that are clipped to what the engine says,
+        which is hardly less than the radius."""
+        radius = self.radius.double()
+        limits = torch.from_numpy(self.engine.record_radius(radius.numpy(), np.array(self.sizes)))
+        assert bool((limits < radius).all() and (limits > radius * (1.0 - 2e-4)).all())
+        rows = []
+        for limit, (start, stop) in zip(limits, pairwise(self.offsets), strict=True):
+            gradients = self.gradients(start, stop)
+            if self.clip == "record":
+                lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1, keepdim=True)
+                gradients *= (limit / lengths).clamp(max=1.0)
+            rows.append(gradients.mean(0))
+        return torch.stack(rows)
 
     def rows(
         self, x: Tensor | None = None, y: Tensor | None = None, *, steps: int = 0,
@@ -184,61 +215,6 @@ def choose_path(patch: pytest.MonkeyPatch, *, compiled: bool) -> None:
 def small_blocks(patch: pytest.MonkeyPatch, numbers: int) -> None:
     """Blocks of networks have so many numbers."""
     patch.setattr(blocks, "NETWORK_NUMBERS", numbers)
-
-
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
-
-
-def offsets_of(sizes: list[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-
-def record_gradient(module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None) -> Tensor:
-    """float64 [d] of one record, by a module that already is float64."""
-    logits = module(x[None].double())
-    value = (
-        nn.functional.cross_entropy(logits, y[None])
-        if loss is None
-        else loss(logits, y[None]).sum()
-    )
-    pieces = torch.autograd.grad(
-        value, list(module.parameters()), materialize_grads=True, allow_unused=True
-    )
-    return torch.cat([piece.reshape(-1) for piece in pieces])
-
-
-def shortened(vector: Tensor, radius: float, norm: int) -> Tensor:
-    length = float(torch.linalg.vector_norm(vector, norm))
-    return vector * (radius / length) if length > radius else vector
-
-
-def limits_of(engine: GradientEngine, radius: Tensor, offsets: np.ndarray) -> Tensor:
-    """To what an engine clips records, hardly less than `radius` [k]."""
-    limits = torch.from_numpy(engine.record_radius(radius.double().numpy(), np.diff(offsets)))
-    assert bool((limits < radius).all() and (limits > radius * (1.0 - 2e-4)).all())
-    return limits
-
-
-def means(
-    module: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    offsets: np.ndarray,
-    radius: Tensor,
-    *,
-    clip: str,
-    norm: int,
-    loss: Loss | None = None,
-) -> Tensor:
-    module = copy.deepcopy(module).double()
-    rows = []
-    for client, (start, stop) in enumerate(pairwise(offsets)):
-        gradients = [record_gradient(module, x[i], y[i], loss) for i in range(start, stop)]
-        if clip == "record":
-            gradients = [shortened(g, float(radius[client]), norm) for g in gradients]
-        rows.append(torch.stack(gradients).mean(0))
-    return torch.stack(rows)
 
 
 def relative_difference(found: Tensor, expected: Tensor) -> float:

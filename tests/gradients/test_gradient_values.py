@@ -1,14 +1,21 @@
-"""Every path against autograd in float64, one record at a time; and which modules take which."""
+"""Every path against autograd in float64, one record at a time; the same bits however a call is put
+together from blocks of clients; and which modules take which path."""
 
 from __future__ import annotations
 
 import copy
 import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fl_shuffle.compiled import kernel, products
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import Loss, Packing, make_gradient_engine
 from fl_shuffle.gradients.networks.chain import network_of
@@ -18,9 +25,8 @@ from tests.gradients.gradient_modules import (
     MODULES,
     NETWORKS,
     SHAPE,
+    OwnForward,
     Problem,
-    limits_of,
-    means,
     path_of,
     relative_difference,
 )
@@ -36,25 +42,25 @@ def squares(logits: Tensor, labels: Tensor) -> Tensor:
     [
         *((name, "record", norm, None) for name in MODULES for norm in (1, 2)),
         *((name, "none", 2, None) for name in MODULES),
-        *((name, "record", 2, squares) for name in ("linear", "relu", "lines", "convolution")),
+        *((name, "record", 2, squares) for name in ("linear", "relu", "lines", "torch.func")),
     ],
 )
 def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | None) -> None:
-    """Of networks the last client is more than a block holds, and is computed in pieces."""
-    sizes = [3, 1, 9, 1, 4, 9, 150 if name in CHAINS else 60]
+    """And no longer than the radius, to the last bit. Of networks the last client is more than a
+    block holds, and is computed in pieces."""
+    sizes = [3, 9, 4, *[1] * 30, 9, 150 if name in CHAINS else 60]
     problem = Problem(name, sizes, clip=clip, norm=norm, loss=loss)
     problem.x *= 2
     if name not in CHAINS:
         problem.engine.packing = Packing(40, 5)
     found = problem.rows()
+    assert relative_difference(found, problem.expected()) < 1e-5
+    lengths = torch.linalg.vector_norm(found.double(), norm, dim=1)
+    assert clip == "none" or bool((lengths <= problem.radius).all())
     assert clip == "none" or loss or problem.engine.path == path_of(name)
-    limits = limits_of(problem.engine, problem.radius, problem.offsets)
-    given = problem.module, problem.x, problem.y, problem.offsets, limits
-    expected = means(*given, clip=clip, norm=norm, loss=loss)
-    assert relative_difference(found, expected) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "plain", "convolution"])
+@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "plain", "torch.func"])
 def test_local_updates_are_steps_along_each_clients_own_mean(name: str) -> None:
     problem = Problem(name, [5, 1, 12], 2, clip="none")
     theta, local = problem.theta, problem.theta.repeat(3, 1)
@@ -66,35 +72,41 @@ def test_local_updates_are_steps_along_each_clients_own_mean(name: str) -> None:
     assert relative_difference(found, (local - theta).double()) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["linear", "relu", "convolution"])
+@pytest.mark.parametrize("name", ["linear", "relu", "torch.func"])
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_gives_the_same_values(name: str) -> None:
-    here, there = (Problem(name, [3, 5, 1, 70], 2, **more) for more in ({}, {"device": "cuda"}))
+    here, there = (Problem(name, [3, 5, 1, 70], 2, device=each) for each in ("cpu", "cuda"))
     there.theta, there.x, there.y = there.theta.cuda(), there.x.cuda(), there.y.cuda()
     assert relative_difference(there.rows().cpu(), here.rows().double()) < 1e-5
 
 
-@pytest.mark.parametrize("clip", ["record", "none"])
 @pytest.mark.parametrize("name", ["linear", "linear, compiled"])
-def test_zero_gradients_stay_zero(name: str, clip: str) -> None:
-    """Records whose logits are certain have no gradient at all."""
-    problem = Problem(name, [3, 1, 40], clip=clip)
+def test_the_tails_of_the_softmax(name: str) -> None:
+    """Records whose logits are certain have no gradient at all. Squares of errors below 1e-19 are
+    zero in float32; the gradient need not be short. Denormal numbers count as zero in here, and
+    nowhere else."""
+    for clip in ("record", "none"):
+        problem = Problem(name, [3, 1, 40], clip=clip)
+        zeros = torch.zeros_like(problem.y)
+        problem.theta = torch.zeros(70)
+        problem.theta[-5] = 200.0
+        assert not problem.rows(y=zeros).any()
+    for feature, radius in ((1e17, 1e-3), (1e9, 1e-12), (1e18, 1e-12)):
+        problem = Problem(name, [1], radius=radius)
+        problem.theta, x = torch.zeros(70), torch.zeros(1, 13)
+        problem.theta[65], x[0, 1] = 44.5, feature  # softmax of the other classes: 4.7e-20
+        row = problem.rows(x, zeros[:1]).double()
+        assert 0.0 < float(torch.linalg.vector_norm(row)) <= radius
+    problem, tiny = Problem(name, [2, 4]), torch.tensor([math.ulp(0.0)], dtype=torch.float64)
     problem.theta = torch.zeros(70)
-    problem.theta[-5] = 200.0
-    assert not problem.rows(y=torch.zeros_like(problem.y)).any()
-
-
-@pytest.mark.parametrize("name", ["linear", "linear, compiled"])
-@pytest.mark.parametrize(("feature", "radius"), [(1e17, 1e-3), (1e9, 1e-12), (1e18, 1e-12)])
-def test_tiny_errors_of_huge_inputs_are_clipped_too(
-    name: str, feature: float, radius: float
-) -> None:
-    """Squares of errors below 1e-19 are zero in float32; the gradient need not be short."""
-    problem = Problem(name, [1], radius=radius)
-    problem.theta, x = torch.zeros(70), torch.zeros(1, 13)
-    problem.theta[65], x[0, 1] = 44.5, feature  # softmax of the other classes: 4.7e-20
-    row = problem.rows(x, torch.zeros_like(problem.y)).double()
-    assert 0.0 < float(torch.linalg.vector_norm(row)) <= radius
+    problem.theta[66:68] = torch.tensor([-90.0, -95.0])  # softmax tails: 8e-40 and 6e-42
+    for flushed in (False, True):
+        torch.set_flush_denormal(flushed)
+        means = problem.rows(torch.ones(6, 13), zeros[:6])
+        after = float(tiny * 1.0)
+        torch.set_flush_denormal(False)
+        assert (after == 0.0) == flushed
+        assert not ((means != 0.0) & (means.abs() < torch.finfo(torch.float32).tiny)).any()
 
 
 FROZEN, WHOLE = nn.Linear(13, 5), nn.Linear(13, 5)
@@ -116,13 +128,6 @@ WHOLE.weight = nn.Parameter(torch.ones(5, 13, dtype=torch.int64), requires_grad=
 def test_modules_that_are_refused(module: nn.Module, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         make_gradient_engine(module, shape=SHAPE, clip="record")
-
-
-class OwnForward(nn.Sequential):
-    """Whatever its code does, nobody reads it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x - x.mean(0))
 
 
 def test_what_is_no_network() -> None:
@@ -147,15 +152,80 @@ def test_what_is_no_network() -> None:
     assert network_of(plain, (3, 9, 9)) is None
 
 
-@pytest.mark.parametrize("name", ["linear", "linear, compiled"])
-@pytest.mark.parametrize("flushed", [False, True])
-def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(name: str, flushed: bool) -> None:
-    problem, tiny, one = Problem(name, [2, 4]), math.ulp(0.0), 1.0
-    problem.theta = torch.zeros(70)
-    problem.theta[66:68] = torch.tensor([-90.0, -95.0])  # softmax tails: 8e-40 and 6e-42
-    torch.set_flush_denormal(flushed)
-    means = problem.rows(torch.ones(6, 13), torch.zeros_like(problem.y))
-    after = tiny * one
-    torch.set_flush_denormal(False)
-    assert (after == 0.0) == flushed
-    assert not ((means != 0.0) & (means.abs() < torch.finfo(torch.float32).tiny)).any()
+SIZES = [3, 17, 1, 300, 3, 64, 5, 5, 90, 1, 1, 33, 700, 2]
+
+
+def packed(name: str, clip: str = "record") -> Problem:
+    """Its few records are several blocks."""
+    problem = Problem(name, SIZES, 6, clip=clip)
+    problem.engine.packing = Packing(min(100, problem.engine.packing.records), 5)
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [*((name, 0) for name in MODULES), ("relu", 3), ("linear, compiled", 3), ("torch.func", 1)],
+)
+def test_whole_blocks_have_the_same_bits_in_any_call(name: str, steps: int) -> None:
+    problem = packed(name, "none" if steps else "record")
+    together = problem.rows(steps=steps)
+    assert bool(torch.isfinite(together).all())
+    starts = problem.engine.packing.starts(np.array(SIZES)).tolist()
+    assert len(starts) > 3
+    middle = starts[len(starts) // 2]
+    for first, last in (*pairwise(starts), (0, middle), (middle, len(SIZES))):
+        alone = problem.part(first, last, shift=1).rows(steps=steps)
+        assert torch.equal(alone, together[first:last])
+
+
+def test_threads_do_not_matter() -> None:
+    for name in ("relu", "linear, compiled", "plain", "torch.func"):
+        problem = packed(name)
+        expected = problem.rows()
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(problem.rows) for _ in range(8)]
+            assert all(torch.equal(call.result(), expected) for call in calls)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            assert torch.equal(problem.rows(), expected)
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(threads)
+
+
+@given(
+    st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(1, 300), st.integers(1, 9)
+)
+@settings(max_examples=200, deadline=None)
+def test_the_rule_of_blocks(sizes: list[int], records: int, clients: int) -> None:
+    packing = Packing(records, clients)
+    starts = packing.starts(np.array(sizes)).tolist()
+    assert (starts[0], starts[-1]) == (0, len(sizes))
+    for first, last in pairwise(starts):
+        assert 0 < last - first <= clients
+        assert sum(sizes[first:last]) <= records or last == first + 1
+        # From a block's start on, the list is cut as the whole list is.
+        rest = packing.starts(np.array(sizes[first:])) + first
+        assert rest.tolist() == [start for start in starts if start >= first]
+
+
+@kernel(products)
+def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    products.product(left, right, out)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(5, 16), (7, 45), (10, 60), (64, 16), (4, 33), (9, 15), (1, 1)]
+)
+def test_each_number_is_its_own_row_times_its_own_column(rows: int, columns: int) -> None:
+    """Of views, too; and its bits do not hang on where among the others it lies."""
+    rng = np.random.default_rng(rows)
+    left = rng.standard_normal((rows, 40)).astype(np.float32)[:, 3:30]
+    right = rng.standard_normal((27, columns)).astype(np.float32)
+    out, turned = np.full((2, rows, columns), np.nan, np.float32)
+    _product(left, right, out.reshape(-1))
+    sizes = np.abs(left).astype(float) @ np.abs(right).astype(float)
+    assert np.all(np.abs(out - left.astype(float) @ right.astype(float)) <= 27 * 2.0**-24 * sizes)
+    _product(left[::-1], np.ascontiguousarray(right[:, ::-1]), turned.reshape(-1))
+    assert np.array_equal(turned[::-1, ::-1], out)

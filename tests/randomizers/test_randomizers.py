@@ -1,0 +1,342 @@
+"""Randomizers: clipping, the public grid, exact sums; reports are what is stated; a user's own, as
+classes and functions of one mean; what discrete noise guarantees."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fl_shuffle.accounting.laws.discrete_noise import (
+    discrete_gaussian_scale,
+    discrete_laplace_scale,
+    zcdp_delta,
+)
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
+from fl_shuffle.budgets import Budgets
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import ConfigError, NotApplicableError
+from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers import DiscreteLaplace, Gaussian, Laplace
+from fl_shuffle.randomizers.additive import grid_step
+from fl_shuffle.randomizers.base import (
+    LARGEST,
+    SMALLEST,
+    LocalRandomizer,
+    Noise,
+    OfOneMean,
+    load_randomizer,
+)
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.shuffler.exact_sums import exact_sum, require_exact
+
+KEY = bytes(range(32))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(SMALLEST, LARGEST), st.floats(0, LARGEST))
+def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radius: float) -> None:
+    step = grid_step(scale, radius)
+    needed = max(scale * 2.0**-16, (radius + 12 * scale) * 2.0**-21)
+    assert math.frexp(step)[0] == 0.5
+    assert needed <= step < 2 * needed
+    assert radius + 22.2 * scale < 2.0**22 * step
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("kind", [Gaussian, Laplace])
+@pytest.mark.parametrize("unit", [1.0, 3e-3, 50.0, 1e-6])
+def test_reports_are_what_is_stated_to_the_nearest_grid_point(
+    bits: int, kind: type[Gaussian], unit: float
+) -> None:
+    """`reports`, compiled and in one pass, is `randomize` to half a step and float32's rounding; on
+    the grid, and below the bound."""
+    clients, weight = np.array([1, 4, 5]), np.array([1.0, 0.5, 1.0, 1.0, 2.0, 0.25])
+    budget, scale = np.ones(6), unit * np.linspace(0.1, 2.0, 6)
+    randomizer = kind(budget, budget, budget, scale, weight=weight)
+    means, stream = 0.05 * torch.randn(3, 333), NoiseStream(KEY, 333, bits=bits)
+    clip_rows(means, 1.0, kind.norm)
+    stated = randomizer.randomize(means.numpy(), clients, Noise(stream, clients))
+    rows = means.clone()
+    assert randomizer.reports(rows, clients, stream) is rows
+    reports, step = rows.double().numpy(), randomizer.step[clients, None]
+    assert (np.abs(reports - stated) / step).max() <= 0.5 + 0.1
+    assert not np.mod(reports, step).any()
+    # Words of 64 bits reach further, words of 32 bits less than 2^22 steps.
+    assert (np.abs(reports) <= randomizer.largest()[clients, None]).all()
+    assert (np.abs(reports) < 2.0**22 * step).all()
+    assert (randomizer.largest() < 2.0**24 * randomizer.step).all()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 33), (97, 4099), (0, 3)])
+def test_sums_are_exact_in_any_order_and_limits_hold_to_the_last_bit(
+    rows: int, columns: int, turned: bool
+) -> None:
+    rng = np.random.default_rng(rows)
+    steps = 2.0 ** rng.integers(-26, -8, (rows, 1))
+    units = rng.integers(-4000, 4000, (rows, columns))
+    reports = torch.from_numpy((units * steps).astype(np.float32))
+    reports = reports.T.contiguous().T if turned else reports
+    exact = [math.fsum([0.5, *column]) for column in reports.T.tolist()]
+    for _ in range(3):
+        total = torch.full((columns,), 0.5, dtype=torch.float64)
+        order = torch.from_numpy(rng.permutation(rows))
+        for part in torch.tensor_split(order, sorted(rng.integers(0, rows + 1, 3).tolist())):
+            exact_sum(reports[part], total)
+        assert total.tolist() == exact
+    # Each row is just within its limit.
+    limits = reports.abs().amax(dim=1).double().numpy() if rows else np.zeros(0)
+    total = torch.full((columns,), 0.5, dtype=torch.float64)
+    assert exact_sum(reports, total, limits) and total.tolist() == exact
+    for row in range(rows):
+        for bad in (limits[row] * (1.0 - 1e-12), math.nan):  # nearer than float32 tells
+            tight = limits.copy()
+            tight[row] = bad
+            assert not exact_sum(reports, total, tight)
+    if rows:
+        reports[0, -1] = math.nan
+        assert not exact_sum(reports, total)
+        with pytest.raises(ValueError, match="broadcast"):
+            exact_sum(reports, total, np.ones(rows + 2))
+    require_exact(10**6, 2.0**22 * 2.0**-16, 2.0**-16)
+    with pytest.raises(NotApplicableError, match="not exact"):
+        require_exact(10**6, 1e6, 2.0**-30)
+
+
+def awkward_rows(dimension: int) -> torch.Tensor:
+    """Short and long rows, and all that is hard about lengths."""
+    generator = torch.Generator().manual_seed(dimension)
+    sizes = torch.logspace(-44, 37, 83)[:, None]
+    rows = torch.cat(
+        [torch.randn(83, dimension, generator=generator) * sizes, torch.zeros(5, dimension)]
+    )
+    rows[83, 0], rows[84, -1], rows[85, 0], rows[86, -1] = 3e38, -1e-45, math.nan, -math.inf
+    return rows
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("dimension", [1, 31, 256, 257, 3000])
+@pytest.mark.parametrize("radius", [SMALLEST, 1.0, 1e-3 * LARGEST])
+def test_clipping_against_long_doubles(dimension: int, norm: int, radius: float) -> None:
+    """Never beyond the radius, to the last bit; short rows are left, what is not finite is zero;
+    and a row hangs neither on the others nor on how it lies."""
+    radii = np.geomspace(radius, 1e3 * radius, 88)
+    rows = awkward_rows(dimension)
+    turned, alone = rows.clone().T.contiguous().T, rows.clone()
+    wide = rows.numpy().astype(np.longdouble)
+    lengths = np.linalg.norm(wide, norm, axis=1)
+    expected = np.isfinite(lengths)
+    assert (~expected).sum() == 2
+    whole = np.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0)
+    factor = np.minimum(1.0, radii / np.where(lengths > 0.0, lengths, 1.0))
+    scaled = np.where(expected[:, None], whole * factor[:, None], 0.0)
+    assert (clip_rows(rows, radii, norm) == expected).all()
+    np.testing.assert_allclose(rows.numpy(), scaled.astype(np.float64), rtol=1e-4, atol=1e-44)
+    assert (np.linalg.norm(rows.numpy().astype(np.longdouble), norm, axis=1) <= radii).all()
+    untouched = lengths <= radii * (1 - 2.0**-14)
+    assert np.array_equal(rows.numpy()[untouched], alone.numpy()[untouched])
+    assert (clip_rows(turned, radii, norm) == expected).all()
+    for row in range(len(alone)):
+        clip_rows(alone[row : row + 1], radii[row], norm)
+    assert torch.equal(rows, turned) and torch.equal(rows, alone)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_clipping_off_the_cpu_agrees(norm: int) -> None:
+    """The device path, run on the CPU."""
+    host = awkward_rows(300)[40:]
+    device, radii = host.clone(), np.linspace(0.5, 2.0, len(host))
+    assert np.array_equal(_clip_on_device(device, radii, norm), clip_rows(host, radii, norm))
+    assert torch.allclose(device, host, rtol=1e-5, atol=0)
+    assert (torch.linalg.vector_norm(device.double(), ord=norm, dim=1).numpy() <= radii).all()
+
+
+HERE = __name__
+EPSILON, RADIUS = np.array([1.0, 4.0, 1.0, 9.0]), np.array([0.5, 1.5, 0.5, 2.0])
+DELTA = np.zeros(4)
+
+
+def written() -> type[LocalRandomizer]:
+    """The class of the example in the documentation of randomizers."""
+    (example,) = doctest.DocTestFinder(recurse=False).find(LocalRandomizer)[0].examples
+    names = {"np": np, "LocalRandomizer": LocalRandomizer}
+    exec(example.source, names)
+    return names["Signs"]
+
+
+class Signs(written()):
+    norm = 1
+
+
+def fussy(mean: np.ndarray, *_: object) -> np.ndarray:
+    if (mean > 7.0).any():
+        raise ValueError("a mean's secret")
+    return mean
+
+
+def laplace(mean: np.ndarray, epsilon0: float, delta0: float, rng: np.random.Generator) -> object:
+    assert delta0 == 0.0
+    return mean + rng.laplace(scale=2.0 / epsilon0, size=mean.size)
+
+
+def of(kind: type[LocalRandomizer]) -> LocalRandomizer:
+    return kind(EPSILON, DELTA, RADIUS)
+
+
+def reports_of(
+    randomizer: LocalRandomizer, means: np.ndarray, clients: np.ndarray, noise: NoiseStream
+) -> np.ndarray:
+    """What leaves the clients, float64 [k, d]."""
+    rows = torch.from_numpy(means.copy())
+    return np.asarray(randomizer.reports(rows, clients, noise).double().numpy())
+
+
+def stream(dimension: int) -> NoiseStream:
+    return NoiseStream(KEY, dimension)
+
+
+@pytest.mark.parametrize(
+    "randomizer",
+    [
+        of(Signs),
+        OfOneMean(laplace, EPSILON, DELTA, RADIUS),
+        DiscreteLaplace(
+            EPSILON, DELTA, RADIUS, 0.25 * np.arange(1, 5), step=2.0 ** -np.arange(2, 6)
+        ),
+    ],
+    ids=lambda randomizer: type(randomizer).__name__,
+)
+def test_a_report_hangs_on_its_own_client_alone(randomizer: LocalRandomizer) -> None:
+    means = np.random.default_rng(1).normal(size=(4, 40)).astype(np.float32)
+    given, clients = means.copy(), np.arange(4)
+    together = reports_of(randomizer, means, clients, stream(40))
+    assert np.array_equal(means, given)
+    some = np.array([3, 0])
+    assert np.array_equal(reports_of(randomizer, means[some], some, stream(40)), together[some])
+    step = randomizer.grid()[:, None]
+    assert not np.mod(together, step).any()
+    assert (np.abs(together) <= np.asarray(randomizer.bound())[:, None]).all()
+    # What a canary game takes: some of the clients under numbers of their own.
+    part = randomizer.restricted(np.array([1, 3, 3]))
+    assert part.radius.tolist() == [1.5, 2.0, 2.0]
+    assert np.array_equal(part.bound(), np.asarray(randomizer.bound())[[1, 3, 3]])
+
+
+def test_a_report_is_cut_to_its_bound() -> None:
+    randomizer = OfOneMean(lambda mean, *_: mean * 1e9, EPSILON, DELTA, RADIUS)
+    reports = reports_of(randomizer, np.ones((4, 3), np.float32), np.arange(4), stream(3))
+    assert (reports == 2000.0).all()
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_noise_has_its_laws_and_is_each_clients_own(bits: int) -> None:
+    own, clients = NoiseStream(KEY, 10_000, bits=bits), np.arange(4)
+    noise = Noise(own, clients)
+    for law, drawn in (
+        (stats.norm, noise.normal()),
+        (stats.laplace, noise.laplace()),
+        (stats.uniform, noise.uniform(10_000)),
+    ):
+        assert all(stats.kstest(row, law.cdf).pvalue > 1e-6 for row in drawn)
+        assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.06
+    uniform = own.uniform(np.array([5, 2]), 3000)
+    assert np.array_equal(uniform[1], own.uniform([2], 3000)[0])
+    assert uniform.min() > 0.0 and uniform.max() < 1.0
+
+
+def test_who_raises_sends_nothing_and_others_do(caplog: pytest.LogCaptureFixture) -> None:
+    means = np.ones((4, 6), np.float32)
+    means[2, 3] = 8.0
+    randomizer = OfOneMean(fussy, EPSILON, DELTA, RADIUS)
+    reports = reports_of(randomizer, means, np.arange(4), stream(6))
+    assert np.isnan(reports[2]).all() and (reports[[0, 1, 3]] == 1.0).all()
+    assert [record.name for record in caplog.records] == ["fl_shuffle.client"]
+
+
+@pytest.mark.parametrize("output", [np.full(4, np.inf), np.zeros(3), np.zeros((4, 1)), 0.0, "x"])
+def test_what_is_no_report_is_not_sent(output: object) -> None:
+    randomizer = OfOneMean(lambda *_: output, EPSILON, DELTA, RADIUS)
+    reports = reports_of(randomizer, np.zeros((2, 4), np.float32), np.arange(2), stream(4))
+    assert np.isnan(reports).all()
+
+
+@pytest.mark.parametrize("bound", [0.0, math.nan, math.inf, 1e13, [1.0, 1.0, 1.0]])
+def test_a_bound_that_is_none_is_one_line(bound: object) -> None:
+    class Bad(Signs):
+        def bound(self) -> np.ndarray:
+            return np.array(bound) if isinstance(bound, list) else np.full(4, bound)
+
+    with pytest.raises(ConfigError, match=r"Bad.bound\(\) must return.*each of the 4 clients"):
+        of(Bad).grid()
+
+
+def test_what_a_setting_may_name() -> None:
+    assert load_randomizer(f"{HERE}:Signs") == (Signs, 1)
+    made, norm = load_randomizer(f"{HERE}:laplace")
+    assert isinstance(made(EPSILON, DELTA, RADIUS), OfOneMean) and norm == 2
+    with pytest.raises(ConfigError, match="must be a function of"):
+        load_randomizer(f"{HERE}:KEY")
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
+def test_zcdp_covers_the_exact_law_of_one_coordinate(epsilon: float) -> None:
+    """And is not far from it: within a factor of ten of delta."""
+    for sensitivity, scale in ((4, 10), (10, 10), (40, 30)):
+        p = np.exp(-(np.arange(-45 * scale, 45 * scale + 1) ** 2) / (2 * scale**2))
+        p /= p.sum()
+        q = np.concatenate([np.zeros(sensitivity), p[:-sensitivity]])
+        exact = math.fsum(np.maximum(p - math.exp(epsilon) * q, 0.0))
+        bound = zcdp_delta(sensitivity**2 / (2 * scale**2), epsilon)
+        assert exact <= bound + 1e-15
+        if exact > 1e-9:
+            assert bound <= 10.0 * exact
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
+def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
+    width, delta = 65_000.0, 1e-5
+    scale = discrete_gaussian_scale(epsilon, delta, width)
+    assert zcdp_delta(width**2 / (2 * scale**2), epsilon) <= delta
+    assert zcdp_delta(width**2 / (2 * (scale - 2) ** 2), epsilon) > delta
+    # What zCDP costs against the best calibration of continuous noise: below 15%.
+    best = analytic_sigma(epsilon, delta, width)
+    assert best <= scale <= 1.15 * best
+    laplace = discrete_laplace_scale(epsilon, width)
+    assert width / laplace <= epsilon < width / (laplace - 2)
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
+def test_the_plan_keeps_every_budget(noise: str, clip: float | None) -> None:
+    privacy = {"randomizer": noise, "unit": "client", "clip_norm": 0.7}
+    privacy |= {"client_clip": clip} if clip else {}
+    config = parse_config({"run": {"entropy": "system"}, "privacy": privacy})
+    epsilon = np.array([0.1, 0.5, 0.5, 2.0, 8.0])
+    budgets = Budgets(epsilon, np.array([1e-5, 1e-6, 1e-5, 1e-5, 1e-9]))
+    plan = make_plan(config, budgets, np.full(5, 20))
+    assert plan.radius.tolist() == [clip or 0.7] * 5
+    steps = plan.scale / plan.step
+    assert np.array_equal(steps, np.rint(steps))
+    assert np.array_equal(np.frexp(plan.step)[0], np.full(5, 0.5))
+    width = 2.0 * plan.radius / plan.step
+    for client in range(5):
+        if noise == "discrete-laplace":
+            assert width[client] / steps[client] <= epsilon[client]
+        else:
+            rho = width[client] ** 2 / (2.0 * steps[client] ** 2)
+            assert zcdp_delta(rho, epsilon[client]) <= budgets.delta[client]
+    kinds = [plan.classes[int(index)] for index in plan.class_of]
+    assert [kind.epsilon0 for kind in kinds] == epsilon.tolist()
+    assert all(kind.noise == "user" for kind in kinds)
+    zero = noise == "discrete-laplace"
+    assert [kind.delta0 for kind in kinds] == ([0.0] * 5 if zero else budgets.delta.tolist())
+    # Reports that are cut at 2^23 steps pass the bound on honest ones.
+    assert (plan.largest >= 2.0**23 * plan.step).all()
