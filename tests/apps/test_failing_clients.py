@@ -1,6 +1,6 @@
 """Clients that fail in the worst ways: each is absent, and no run ends.
 
-What they may send instead of a report: `tests/flower/test_hostile_replies.py`.
+What they may send instead of a report: `tests/flower/test_rounds.py`.
 """
 
 from __future__ import annotations
