@@ -1,54 +1,49 @@
-"""The server's step: the arithmetic of PyTorch's optimizers, without building one."""
+"""The server's step, with the arithmetic of PyTorch's optimizers and without building one, and
+analyzers that hostile reports cannot drag away."""
+
+from __future__ import annotations
 
 import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.aggregation.robust import coordinate_median, trimmed_mean
 from fl_shuffle.configuration.sections import ServerSection
 
 ROUNDS = 12
 
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
-def test_steps_are_those_of_torch_optim(kind: str) -> None:
-    section = ServerSection(optimizer=kind, learning_rate=0.3, decay="cosine")
-    generator = torch.Generator().manual_seed(1)
-    start = torch.randn(100, generator=generator)
-    ours, theirs = ServerOptimizer(section, start), start.clone().requires_grad_(True)
+def test_steps_are_those_of_torch_optim_also_when_they_go_on(kind: str) -> None:
+    """A step leaves the broadcast model alone."""
+    section = ServerSection(optimizer=kind, learning_rate=0.3, decay="cosine", averaging=0.5)
+    start, theirs = torch.linspace(-1.0, 1.0, 100), torch.linspace(-1.0, 1.0, 100)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(
         [theirs], lr=0.3, momentum=section.momentum * (kind == "momentum")
     )
     if kind == "adam":
         optimizer = torch.optim.Adam([theirs], lr=0.3, betas=(section.momentum, section.beta2))
-    for number in range(1, ROUNDS + 1):
-        gradient = torch.randn(100, generator=generator)
+    whole, resumed = ServerOptimizer(section, start), ServerOptimizer(section, start)
+    gradients = torch.randn(ROUNDS, 100, generator=torch.Generator().manual_seed(1))
+    for number, gradient in enumerate(gradients, start=1):
         for group in optimizer.param_groups:
             group["lr"] = 0.3 * 0.5 * (1.0 + math.cos(math.pi * (number - 1) / ROUNDS))
         theirs.grad = gradient.clone()
         optimizer.step()
-        ours.step(gradient, number, ROUNDS)
-    assert torch.equal(ours.current(), theirs.detach())
-
-
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
-def test_a_restored_optimizer_goes_on_with_the_same_bits(kind: str) -> None:
-    section = ServerSection(optimizer=kind, learning_rate=0.1, averaging=0.5)
-    gradients = torch.randn(ROUNDS, 7, generator=torch.Generator().manual_seed(2))
-    whole = ServerOptimizer(section, torch.zeros(7))
-    resumed = ServerOptimizer(section, torch.zeros(7))
-    for number, gradient in enumerate(gradients, start=1):
         broadcast, before = whole.current(), whole.current().clone()
         whole.step(gradient, number, ROUNDS)
-        assert torch.equal(broadcast, before)  # a step leaves the broadcast model alone
+        assert torch.equal(broadcast, before)
         resumed.step(gradient, number, ROUNDS)
         saved = resumed.state()
-        resumed = ServerOptimizer(section, torch.ones(7))
+        resumed = ServerOptimizer(section, torch.ones(100))
         resumed.restore(saved)
-    assert torch.equal(resumed.current(), whole.current())
+    assert torch.equal(whole.current(), theirs)
+    assert torch.equal(resumed.current(), theirs)
     assert torch.equal(resumed.released(), whole.released())
 
 
@@ -84,3 +79,19 @@ def test_a_decay_ends_where_it_is_told_to(decay: str, half: float) -> None:
         steps.append(float(before - optimizer.current()))
     assert steps[0] == 1.0 and steps[500] == pytest.approx(half, rel=1e-3)
     assert steps[-1] == pytest.approx(1.0 if decay == "constant" else 0.1, abs=1e-3)
+
+
+def test_robust_analyzers_stay_among_the_honest() -> None:
+    draw = np.random.default_rng(3)
+    honest = torch.from_numpy(draw.standard_normal((21, 4)))
+    hostile = torch.full((4, 4), 1e30, dtype=torch.float64)
+    batch = torch.cat([honest, hostile])[torch.from_numpy(draw.permutation(25))]
+    low, high = honest.min(dim=0).values, honest.max(dim=0).values
+    for estimate in (coordinate_median(batch), trimmed_mean(batch, 0.2)):
+        assert bool(((estimate >= low) & (estimate <= high)).all())
+    np.testing.assert_allclose(coordinate_median(honest), np.median(honest.numpy(), axis=0))
+    even = honest[:20]
+    np.testing.assert_allclose(coordinate_median(even), np.median(even.numpy(), axis=0))
+    ordered = np.sort(honest.numpy(), axis=0)
+    np.testing.assert_allclose(trimmed_mean(honest, 0.1), ordered[2:-2].mean(axis=0))
+    np.testing.assert_allclose(trimmed_mean(honest, 0.0), honest.mean(dim=0))

@@ -1,0 +1,162 @@
+"""Rounds of sums: those that simulated nodes on Ray make of their clients' reports, and those of
+pooled noise, which have the law of rounds of reports. They are for nobody who wants reports, and
+never for a deployment."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.app import app as client_app
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.flower.answers import read_answer
+from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.flower.messages import Layout, TrainRequest, reply_with
+from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.gradients import clipper
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.shuffler.local import OUT_OF_RANGE, LocalShuffler
+from server.app import app as server_app
+from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
+from tests.gradients.gradient_modules import choose_path
+from tests.one_node import OneNode
+from tests.small_federation import Launch
+
+EVERYBODY = np.arange(len(SIZES))
+
+
+@pytest.mark.parametrize(("model", "held"), [("linear", 1 << 20), ("mlp", 1), ("own", 1 << 20)])
+def test_the_sum_is_that_of_the_reports(
+    model: str, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clipper, "HELD_NUMBERS", held)
+    config = configured(model=model)
+    task, parameters = task_of(config, {4: math.nan}), parameters_of(config)
+    for request in (TrainRequest(2, EVERYBODY), TrainRequest(2, np.array([0, 1, 3]))):
+        reports = OneNode(config, task).reports(request, parameters)
+        total, usable = OneNode(config, task).sum_of_reports(request, parameters)
+        np.testing.assert_array_equal(total, reports.astype(np.float64).sum(0))
+        assert usable.all() and len(usable) == len(request.clients)
+
+
+def test_a_report_that_is_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, request = configured(), TrainRequest(1, EVERYBODY)
+    node, parameters = OneNode(config, task_of(config)), parameters_of(config)
+    reports, whole = node.reports(request, parameters), node.federation.randomizer
+
+    def spoilt(rows: torch.Tensor, clients: np.ndarray, number: int) -> torch.Tensor:
+        reports = whole(rows, clients, number)
+        reports[torch.from_numpy(clients == 2)] = torch.nan
+        return reports
+
+    monkeypatch.setattr(node.federation, "randomizer", spoilt)
+    total, usable = node.sum_of_reports(request, parameters)
+    assert usable.tolist() == [True, True, False, True]
+    np.testing.assert_array_equal(total, reports[usable].astype(np.float64).sum(0))
+
+
+def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
+    adopt_task_identity(1)
+    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    shuffler = LocalShuffler(3, np.full(10, 1.5), SeedTree(1), min_reports=4, keep=False)
+    batch = shuffler.open(1, np.ones(10, dtype=bool))
+    both, one = np.array([True, True]), np.array([True, False])
+    answers: list[dict[str, np.ndarray]] = [
+        {"total": np.array([3.0, -3.0, 0.0]), "valid": both},
+        {"total": np.array([1.6, 0.0, 0.0]), "valid": one},
+        {"total": np.array([np.nan, 0.0, 0.0]), "valid": both},
+        {"total": np.zeros(4), "valid": both},
+        {"reports": np.ones((2, 3), np.float32)},
+    ]
+    for position, answer in enumerate(answers):
+        request = TrainRequest(1, 2 * position + np.arange(2), summed=True)
+        reply = reply_with(request.message(model, 2), **answer)
+        found = read_answer(reply, request, 3, batch.reasons)
+        if found is not None:
+            batch.add(found, request.clients, position)
+        # Nor is one that nobody asked for.
+        if "total" in answer:
+            assert read_answer(reply, TrainRequest(1, request.clients), 3, Counter()) is None
+    assert batch.close().tolist() == [True, True, *[False] * 6, True, True]
+    released = batch.release()
+    assert released.count == 4 and released.total is not None
+    assert released.total.tolist() == [5.0, -1.0, 2.0]
+    assert batch.reasons == Counter({OUT_OF_RANGE: 4, "wrong shape": 2})
+
+
+@pytest.mark.parametrize(
+    ("model", "noise", "privacy"),
+    [
+        ("linear, compiled", "gaussian", {}),
+        ("linear, compiled", "gaussian", {"clip": "average"}),
+        ("linear, compiled", "laplace", {"unit": "client", "client_clip": 0.05}),
+        ("linear, compiled", "gaussian", {"personalization": "clipping"}),
+        ("linear", "gaussian", {"client_clip": 0.05}),
+        ("mlp", "laplace", {}),
+        ("own", "gaussian", {"unit": "client", "client_clip": 0.05}),
+    ],
+)
+def test_pooled_sums_without_noise_are_those_of_clipped_means(
+    model: str, noise: str, privacy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To 1e-6 of the clients' weighted radii together, on every path, with spoilt records too."""
+    if model.endswith("compiled"):
+        choose_path(monkeypatch, compiled=True)
+    tables = configured(model=model.partition(",")[0], randomizer=noise, **privacy).to_dict()
+    tables["budgets"] = {"distribution": "uniform", "low": 0.5, "high": 3.0, "seed": 1}
+    tables["server"]["weights"] = "inverse-variance"
+    means = []
+    for run in ("per-report", "pooled"):
+        tables["run"]["noise"] = run
+        config = parse_config(tables)
+        task = task_of(config, {0: math.nan, 5: math.inf, 34: 3e38})
+        means.append(OneNode(config, task).means(EVERYBODY, parameters_of(config)).numpy())
+    weighted = task.plan.weight @ means[0].astype(np.float64)
+    reach = float(np.sum(task.plan.weight * task.plan.radius))
+    assert np.abs(means[1] - weighted).max() <= 1e-6 * reach
+    assert np.abs(means[1]).max() > 1e-3 * reach
+
+
+reporting = ClientApp()
+
+
+@reporting.train()
+def report(message: Message, context: Context) -> Message:
+    """A user's own client, which sends reports."""
+    clients = TrainRequest.of(message).clients
+    return reply_with(message, reports=np.zeros((len(clients), 650), np.float32))
+
+
+def test_a_client_app_that_sends_reports_is_refused(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("own", "run.noise=pooled", f"app.client={__name__}:reporting") != 0
+    assert "the client app sends reports" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("node_config", [{}, {"partition-id": 0, "num-partitions": 1}], ids=str)
+@pytest.mark.parametrize(("noise", "summed"), [("pooled", False), ("per-report", True)])
+def test_a_node_that_is_not_simulated_sends_no_sum(
+    noise: str, summed: bool, node_config: dict[str, Any]
+) -> None:
+    """Whatever the server's configuration or its request says: neither makes a simulation."""
+    config = parse_config({"run": {"noise": noise}, "data": {"clients": 4}})
+    run_config: dict[str, Any] = {RESOLVED: config.to_json(), "fl-shuffle-simulation": True}
+    adopt_task_identity(7)
+    message = TrainRequest(1, EVERYBODY, summed).message(
+        Layout.flat(650).record(np.zeros(650, np.float32)), 3
+    )
+    context = Context(7, 3, node_config, RecordDict(), run_config)
+    with pytest.raises(ConfigError, match="fl-shuffle simulate"):
+        client_app(message, context)
+    if noise == "pooled":
+        with pytest.raises(ConfigError, match="fl-shuffle simulate"):
+            server_app(None, context)
