@@ -67,7 +67,8 @@ def first_link(
 ) -> str:
     """The link before the first attempt: who the clients are, and what they were promised."""
     facts = {key: meta.get(key) for key in COVERED}
-    facts["config"] = fixed_settings(meta.get("config", {}))
+    config = settings_of(meta.get("config", {}))
+    facts["config"] = {key: value for key, value in config.items() if key not in CHANGEABLE}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     table = ClassTable.of(classes)
     for name in ("noise", *COLUMNS, "records"):
@@ -90,11 +91,6 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fixed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run keeps from its start to its end."""
-    return {key: value for key, value in settings_of(config).items() if key not in CHANGEABLE}
-
-
 class Ledger:
     """One run's SQLite file. Build with `create` or `open`."""
 
@@ -105,7 +101,6 @@ class Ledger:
         # The attempt that may be released: its row before that, and the link before it.
         self._attempt: tuple[tuple[Any, ...], str] | None = None
         self._first = self._link = ""
-        self._new_state = False
         self._lock: int | None = None
         self.run = ""
         """The run's random identifier, the same when it goes on."""
@@ -197,8 +192,6 @@ class Ledger:
             os.pwrite(self._lock, told.encode("ascii", "replace"), WITNESS_AT)
         if self._merges:
             self._merge()
-            if self._new_state:
-                self._forget_states()
 
     def finish(
         self,
@@ -248,7 +241,6 @@ class Ledger:
         for path in self.path.parent.glob(f"{STATE}*"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
-        self._new_state = False
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -364,9 +356,7 @@ class Ledger:
             self._db.commit()
             self._merge()
         if isinstance(state, str):
-            if not self._merges:
-                self._forget_states(state)
-            self._new_state = True
+            self._forget_states(state)
         insert(self._db, "checkpoint", [(0, round_number, state)])
 
     def set_meta(self, key: str, value: Any) -> None:

@@ -89,11 +89,15 @@ def open_private(path: Path, mode: str) -> IO[str]:
 
 
 class RunDirectory:
-    """A locked run directory. Build with `create`, `claim` or `reopen`; `close` ends the lock."""
+    """A locked run directory, by `create`, `claim` or `reopen`; `close` ends the lock.
 
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
-        self.lock = lock
+    Raises `RunError` if another process has it, or its file system knows no locks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.lock = _locked(self.path)
+        """The descriptor of the file `lock`."""
 
     @classmethod
     def at(cls, place: RunPlace, out: Path) -> RunDirectory:
@@ -113,8 +117,7 @@ class RunDirectory:
             path = out / (stamp() if number == 1 else f"{stamp()}-{number}")
             with said_in_one_line(path, USE), suppress(FileExistsError):
                 path.mkdir(mode=PRIVATE_FOLDER)
-                path = path.resolve()
-                return cls(path, locked(path))
+                return cls(path)
         raise AssertionError("unreachable")
 
     @classmethod
@@ -127,7 +130,7 @@ class RunDirectory:
         require_free(path)
         with said_in_one_line(path, USE):
             path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        lock = locked(path)
+        directory = cls(path)
         try:
             # Again: another process may have been there between the first look and the lock.
             require_free(path)
@@ -137,9 +140,9 @@ class RunDirectory:
                     if entry.name != LOCK:
                         entry.unlink()  # of a process that died before its run began
         except RunError:
-            unlock(lock)
+            directory.close()
             raise
-        return cls(path, lock)
+        return directory
 
     @classmethod
     def reopen(cls, path: Path) -> RunDirectory:
@@ -149,7 +152,7 @@ class RunDirectory:
         """
         path = path.resolve()
         require_begun(path)
-        return cls(path, locked(path))
+        return cls(path)
 
     def write(self, name: str, text: str) -> None:
         """Put a whole file in its place, in one step."""
@@ -179,7 +182,9 @@ class RunDirectory:
 
     def close(self) -> None:
         """Give the directory back."""
-        unlock(self.lock)
+        with suppress(OSError):
+            os.pwrite(self.lock, b" " * (WITNESS_AT - 1) + b"\n", 0)
+        os.close(self.lock)
 
 
 def require_free(path: Path) -> None:
@@ -227,11 +232,8 @@ def stamp() -> str:
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-def locked(path: Path) -> int:
-    """The descriptor that holds the lock of this folder; closing it gives the folder back.
-
-    Raises `RunError` if another process has it, or its file system knows no locks.
-    """
+def _locked(path: Path) -> int:
+    """The descriptor that holds the lock of this folder; closing it gives the folder back."""
     with said_in_one_line(path, USE):
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
     try:
@@ -249,13 +251,6 @@ def locked(path: Path) -> int:
     with suppress(OSError):  # a disk that is full: who is refused then learns no number
         os.pwrite(lock, b"%*d\n" % (WITNESS_AT - 1, os.getpid()), 0)
     return lock
-
-
-def unlock(lock: int) -> None:
-    """Give a folder back whose lock this descriptor holds."""
-    with suppress(OSError):
-        os.pwrite(lock, b" " * (WITNESS_AT - 1) + b"\n", 0)
-    os.close(lock)
 
 
 def _holder(path: Path) -> str:

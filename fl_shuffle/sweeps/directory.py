@@ -10,7 +10,7 @@ from fl_shuffle.durable_files import PRIVATE_FOLDER
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
-from fl_shuffle.runs.directory import RunDirectory, discard_unused, locked
+from fl_shuffle.runs.directory import RunDirectory, discard_unused
 from fl_shuffle.sweeps.points import Point, Sweep
 
 DESCRIPTION = "sweep.json"
@@ -36,7 +36,7 @@ def new_sweep(sweep: Sweep, out: Path | None) -> RunDirectory:
 def reopen_sweep(path: Path) -> tuple[RunDirectory, Sweep]:
     """One that is there. Raises `RunError` if it is not, or another process works on it."""
     sweep = read_sweep(path)
-    return RunDirectory(path.resolve(), locked(path)), sweep
+    return RunDirectory(path), sweep
 
 
 def read_sweep(path: Path) -> Sweep:
