@@ -7,23 +7,21 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor
 
 from clients import app as page
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.federation import Federation
-from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, stamp
+from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import Layout, TrainRequest
-from fl_shuffle.flower.settings import RESOLVED, SIMULATED
+from fl_shuffle.flower.settings import RESOLVED
 
-_runs = count(1)
 App = Callable[[Message, Context], Message]
 
 
@@ -54,6 +52,12 @@ def nodes(
         grid.close()
 
 
+def replies(app: App, model: ArrayRecord, *requests: TrainRequest, **how: Any) -> list[Message]:
+    """What one node answers that gets this model; `how` as for `nodes`."""
+    with nodes(app, **how) as grid:
+        return list(grid.send_and_receive([request.message(model, 2) for request in requests]))
+
+
 def reports_of(reply: Message) -> np.ndarray:
     """The reports [k, d] in a reply."""
     found: np.ndarray = reply.content["report"]["reports"].numpy()
@@ -65,24 +69,14 @@ class OneNode:
 
     def __init__(self, config: Config, task: Task | None = None) -> None:
         self.federation = Federation(config, task or load_task(config))
-        self._run = next(_runs)
 
-    def ask(self, request: TrainRequest, parameters: Tensor, **node_config: Any) -> Message:
+    def ask(self, request: TrainRequest, parameters: Tensor) -> Message:
         """The page's reply."""
-        config = self.federation.config
-        adopt_task_identity(self._run)
-        context = Context(
-            run_id=self._run,
-            node_id=2,
-            node_config={SIMULATED: True, **node_config},
-            state=RecordDict(),
-            run_config={RESOLVED: config.to_json()},
-        )
         model = Layout.flat(len(parameters)).record(parameters.numpy())
-        message = stamp(request.message(model, 2))
+        tables = self.federation.config.to_dict()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Federation, "made_of", lambda _: self.federation)
-            return page.app(message, context)
+            return replies(page.app, model, request, tables=tables)[0]
 
     def means(self, clients: np.ndarray, parameters: Tensor) -> Tensor:
         """Clipped means [k, d]."""
@@ -96,6 +90,5 @@ class OneNode:
         self, request: TrainRequest, parameters: Tensor
     ) -> tuple[np.ndarray, np.ndarray]:
         """Their sum [d], and of which [k]."""
-        reply = self.ask(replace(request, summed=True), parameters)
-        record = reply.content["report"]
+        record = self.ask(replace(request, summed=True), parameters).content["report"]
         return record["total"].numpy(), record["valid"].numpy()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom
 
@@ -156,6 +157,17 @@ def divergence_among_equals(mu: float, at: float, count: int, epsilon: float) ->
 G = np.linspace(-11.0, 11.0, 44_001)
 GW = np.exp(-0.5 * G * G)
 GW /= GW.sum()
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Of a Gaussian report whose mean moves by `mu` of its standard deviations: where its exact
+    curve Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) meets delta."""
+
+    def excess(epsilon: float) -> float:
+        moved, kept = ndtr(mu / 2 - epsilon / mu), ndtr(-mu / 2 - epsilon / mu)
+        return float(moved - math.exp(epsilon) * kept - delta)
+
+    return float(brentq(excess, 0.0, 200.0, xtol=1e-12))
 
 
 def gram_stop_loss(gram: tuple[float, float, float], a: float, t: np.ndarray) -> np.ndarray:

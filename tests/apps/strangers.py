@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-from difflib import SequenceMatcher
+import subprocess
 from pathlib import Path
 
-import pytest
+SOURCE = Path(__file__).with_name("strangers.txt").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^~~~~\w+\n# file: (\S+)\n(.*?)^~~~~$", SOURCE, re.M | re.S))
+PATCHES = dict(re.findall(r"^~~~~patch (\w+)\n(.*?)^~~~~$", SOURCE, re.M | re.S))
 
-from fl_shuffle.cli import main
-
-SOURCE = Path(__file__).with_name("strangers.txt")
-BLOCK = re.compile(r"^~~~~\w+\n# file: (\S+)\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
-CHANGES = re.compile(r"^~~~~changes ?(\w*)\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
-HUNK = re.compile(r"^([^-+\n].*)$|((?:^-.*\n)+)((?:^\+.*\n)+)", re.MULTILINE)
-
-APPS = ("torch_app", "numpy_app")
-CLIENTS, ROUNDS = 16, 3
+CLIENTS, ROUNDS = 16, 2
 SETTINGS = """
 [run]
-rounds = 3
+rounds = 2
 [data]
 clients = 16
 records = 20
@@ -35,65 +29,29 @@ PRIVACY = {
     "declared": '[privacy]\nrandomizer = "declared"\ndeclared_sigma = 3.0\n',
 }
 """What is protected: updates, gradients of single records, or nothing but by the app itself."""
+EVERY_APP = [("torch_app", kind) for kind in PRIVACY] + [("numpy_app", "updates")]
 
 
 def written(app: str, place: Path, kind: str = "updates", *, changed: bool = True) -> Path:
     """The app's folder with its configuration, or as its author left it."""
-    files = _files(app)
+    files = {name: text for name, text in FILES.items() if name.startswith(app)}
+    files[f"{app}/{app}/__init__.py"] = ""
     if changed:
-        files = _changed(_changed(files), kind)
         files[f"{app}/shuffle.toml"] = SETTINGS.format(app=app) + PRIVACY[kind]
-    for name, text in {**files, f"{app}/{app}/__init__.py": ""}.items():
+    for name, text in files.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    for patch in (PATCHES[name] for name in (app, kind) if changed and name in PATCHES):
+        command = ["git", "apply", "--unidiff-zero", "-"]
+        subprocess.run(command, cwd=place, input=patch, text=True, check=True)
     return place / app
 
 
-def edit(path: Path, *changes: tuple[str, str]) -> None:
-    """Replace texts that stand there once."""
-    text = path.read_text()
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path.write_text(text)
-
-
-def changed_lines(app: str) -> int:
-    """How many lines of the app's own files are changed, added or removed."""
-    before, count = _files(app), 0
-    for name, text in _changed(before).items():
-        match = SequenceMatcher(None, before[name].splitlines(), text.splitlines(), autojunk=False)
-        for kind, a, b, c, d in match.get_opcodes():
-            count += max(b - a, d - c) if kind != "equal" else 0
-    return count
-
-
-def _files(app: str) -> dict[str, str]:
-    found = BLOCK.findall(SOURCE.read_text(encoding="utf-8"))
-    return {name: text for name, text in found if name.startswith(f"{app}/")}
-
-
-def _changed(files: dict[str, str], kind: str = "") -> dict[str, str]:
-    made, name = dict(files), ""
-    for of, block in CHANGES.findall(SOURCE.read_text(encoding="utf-8")):
-        for heading, old, new in HUNK.findall(block) if of == kind else ():
-            name = heading or name
-            if not heading and name in made:
-                gone, come = (re.sub("^.", "", text, flags=re.MULTILINE) for text in (old, new))
-                assert made[name].count(gone) == 1, (name, gone)
-                made[name] = made[name].replace(gone, come)
-    return made
-
-
-def simulate(*settings: str, out: str = "run", options: tuple[str, ...] = ()) -> int:
-    """Play the app in the current folder; the exit code."""
-    arguments = [part for setting in settings for part in ("--set", setting)]
-    return main(["simulate", "shuffle.toml", "--out", out, *options, *arguments])
-
-
-def error_line(capture: pytest.CaptureFixture[str]) -> str:
-    """The one error line since somebody looked."""
-    lines = capture.readouterr().err.splitlines()
-    (line,) = [line for line in lines if line.startswith("fl-shuffle: error: ")]
-    return line.removeprefix("fl-shuffle: error: ")
+def edit(changes: dict[str, str]) -> None:
+    """Replace texts that stand once in the app in the current folder."""
+    for old, new in changes.items():
+        texts = {path: path.read_text() for path in Path().glob("**/*.[pt]*")}
+        (path,) = (path for path, text in texts.items() if text.count(old))
+        assert texts[path].count(old) == 1, old
+        path.write_text(texts[path].replace(old, new))

@@ -1,5 +1,5 @@
-"""Flower's Deployment Engine: a SuperLink and two SuperNodes do what one process does; three of
-them, the shuffler and the analyzer are processes of their own.
+"""Flower's Deployment Engine: what `flwr run .` sends, and a SuperLink and SuperNodes that do what
+one process does; in one test the shuffler and the analyzer are processes of their own, too.
 
 Kills, and what may be seen of whom: `tests/benchmarks/chaos/test_chaos.py`.
 """
@@ -7,9 +7,16 @@ Kills, and what may be seen of whom: `tests/benchmarks/chaos/test_chaos.py`.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +24,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fl_shuffle as fs
 from fl_shuffle.cli import main
-from tests.apps.programs import free_port, program
-from tests.apps.superlink import PROGRAMS, federation
+from fl_shuffle.run_words import METRICS_STAY
+from tests.apps.strangers import CLIENTS as STRANGERS
+from tests.apps.strangers import EVERY_APP, ROUNDS, written
+from tests.processes import environment, free_port, wait_until
+from tests.repository import FILES, ROOT
 from tests.small_federation import model_bytes, summary
+
+pytestmark = pytest.mark.slow
+
+APP = ("pyproject.toml", ".gitignore", "README.md", "fl_shuffle", "server", "clients", "configs")
+START_SECONDS = 180.0
 
 SMALL = """
 run = { rounds = 2, seed = 11, timeout = 600 }
@@ -36,7 +52,7 @@ NETWORK = (
     )
     + "training = { participation = 0.7 }\n"
 )
-NODES, CLIENTS = 3, 9
+NODES, CLIENTS = 2, 9
 
 APART = """
 run = {{ rounds = {rounds}, entropy = "system", timeout = 300 }}
@@ -46,13 +62,129 @@ budgets = {{ distribution = "uniform", low = 0.5, high = 2.0 }}
 """
 TABLES = ("classes", "clients", "reservations", "rounds", "round_classes", "notes", "client_spend")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        any(shutil.which(program(name)) is None for name in PROGRAMS),
-        reason="Flower's programs are not installed",
-    ),
-]
+
+class SuperLink:
+    """With its SuperNodes on free ports of this machine, and `flwr` talking to it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.address = home, f"127.0.0.1:{free_port()}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (home / "flwr").mkdir(parents=True)
+        (home / "flwr" / "config.toml").write_text(
+            f'[superlink.lab]\naddress = "{self.address}"\ninsecure = true\n'
+        )
+        host, port = self.address.split(":")
+        self.start("link", "flower-superlink", "--insecure", "--host", host, "--port", port)
+
+    def start(self, name: str, *command: str) -> None:
+        with (self.home / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                env=environment(FLWR_HOME=str(self.home / name)),
+                cwd=self.home,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+
+    def start_supernodes(self, *node_configs: str) -> list[str]:
+        """One after the other, so configured; their identifiers."""
+        for number, node_config in enumerate(node_configs):
+            self.start(
+                f"node{number}", "flower-supernode", "--insecure", "--superlink", self.address,
+                "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", node_config,
+            )  # fmt: skip
+            wait_until(lambda: len(self._activated()) == number + 1, START_SECONDS, self.said)  # noqa: B023
+        return self._activated()
+
+    def _activated(self) -> list[str]:
+        return re.findall(r"Activated node_id=(\d+)", self.said())
+
+    def said(self, name: str = "link") -> str:
+        return (self.home / f"{name}.log").read_text(errors="replace")
+
+    def play(self, app: Path, **settings: str) -> str:
+        """Run an app to its end; what its log says. `settings` of the run configuration have `_`
+        for `-`."""
+        chosen = self.home / "run.toml"
+        lines = [f"{k.replace('_', '-')} = {json.dumps(v)}\n" for k, v in settings.items()]
+        chosen.write_text("".join(lines))
+        started = self._flwr("run", str(app), "lab", "--run-config", str(chosen), "--stream")
+        found = re.search(r"started run (\d+)", started)
+        assert found, started
+        said = self._flwr("log", found[1], "lab", "--show")
+        listed = self._flwr("ls", "lab", "--run-id", found[1], "--format", "json")
+        assert '"status": "finished:completed"' in listed, said
+        return said
+
+    def end(self) -> None:
+        """Kill every process, and what it started."""
+        while self.processes:
+            process = self.processes.pop()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _flwr(self, *arguments: str) -> str:
+        own = environment(FLWR_HOME=str(self.home / "flwr"))
+        done = subprocess.run(
+            ["flwr", *arguments], env=own, cwd=self.home, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        return done.stdout
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[SuperLink]:
+    running = SuperLink(tmp_path / "flower")
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The framework's own: what of the repository it is made of, and some more; an environment in
+    it is stood for by one module."""
+    folder = tmp_path_factory.mktemp("app")
+    for name in (*APP, "benchmarks", "tests"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    (folder / ".venv" / "lib").mkdir(parents=True)
+    (folder / ".venv" / "lib" / "library.py").touch()
+    return folder
+
+
+def test_every_module_and_every_data_file_is_in_the_bundle(app: Path, tmp_path: Path) -> None:
+    command = ["flwr", "build", "--app", str(app)]
+    own = environment(FLWR_HOME=str(tmp_path / "home"))
+    subprocess.run(command, cwd=tmp_path, env=own, check=True, capture_output=True)
+    (packed,) = tmp_path.glob("*.fab")
+    with zipfile.ZipFile(packed) as archive:
+        held = set(archive.namelist())
+    modules = {path.relative_to(ROOT).as_posix() for path in FILES}
+    needed = {name for name in modules if name.split("/")[0] in ("fl_shuffle", "clients", "server")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shipped = project["tool"]["setuptools"]["package-data"]["fl_shuffle"]
+    data = {f"fl_shuffle/{name}" for name in shipped if name != "py.typed"}
+    assert "fl_shuffle/data/sources/digits.json" in data and len(needed) > 100
+    assert needed | data <= held
+    assert not {name for name in held if name.startswith(("tests/", "benchmarks/", ".venv/"))}
+
+
+def test_flower_installs_nothing_before_it_runs(tmp_path: Path) -> None:
+    """`uv sync` as Flower calls it, and offline: torch and all stay those of whoever runs it."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    command = [sys.executable, "-m", "uv", "sync", "--python", sys.executable, "--offline"]
+    command += ["--no-install-project", "--no-install-package", "flwr", "--inexact"]
+    made = tmp_path / "environment"
+    own = environment(UV_PROJECT_ENVIRONMENT=str(made))
+    done = subprocess.run(
+        command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert made.is_dir() and not list(made.rglob("*.dist-info"))
 
 
 def ledger(run: Path) -> dict[str, list[Any]]:
@@ -66,47 +198,35 @@ def ledger(run: Path) -> dict[str, list[Any]]:
     return found
 
 
-def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[Path, Path]:
-    """The run directories of one configuration in this process and on two SuperNodes.
-
-    `node` is a SuperNode's configuration, with its number as {index}. A SuperNode configured as
-    `hostile` says is there before them, and a file says who plays which part.
-    """
-    config = tmp_path / "run.toml"
+def played_here(text: str, tmp_path: Path) -> tuple[Path, Path]:
+    """A configuration's file, and the directory of its run in this process."""
+    config, run = tmp_path / "run.toml", tmp_path / "here"
     config.write_text(text)
-    here, there = tmp_path / "here", tmp_path / "there"
-    assert main(["simulate", str(config), "--quiet", "--out", str(here)]) == 0
-    with federation(tmp_path / "flower", ready=True) as flower:
-        flower.start_superlink()
-        names = ["hostile"] * bool(hostile) + ["node0", "node1"]
-        for place, name in enumerate(names):
-            settings = hostile if name == "hostile" else node.format(index=name[-1])
-            flower.start_supernode(name, settings)
-            flower.wait_for_supernodes(place + 1)
-        overrides = ""
-        if hostile:
-            listed = tmp_path / "nodes.csv"
-            rows = [f"{name},{index},2\n" for index, name in enumerate(flower.node_ids()[1:])]
-            listed.write_text("supernode,partition-id,num-partitions\n" + "".join(rows))
-            overrides = f"run.supernodes={listed}"
-        status = flower.wait(flower.submit(config, there, overrides=overrides), seconds=900)
-        assert status == "finished:completed", flower.log("link")[-3000:]
-    return here, there
+    assert main(["simulate", str(config), "--quiet", "--out", str(run)]) == 0
+    return config, run
 
 
-def test_supernodes_that_play_any_client_give_the_in_process_bits(tmp_path: Path) -> None:
-    here, there = both_ways(tmp_path, NETWORK, "index={index}")
-    assert model_bytes(here) == model_bytes(there)
+def test_supernodes_that_play_any_client_give_the_in_process_bits(
+    app: Path, superlink: SuperLink, tmp_path: Path
+) -> None:
+    config, here = played_here(NETWORK, tmp_path)
+    superlink.start_supernodes("index=0", "index=1")
+    superlink.play(app, config=str(config), run_directory=str(tmp_path / "there"))
+    assert model_bytes(here) == model_bytes(tmp_path / "there")
 
 
-def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path) -> None:
-    """A hostile SuperNode that claims a part first is not asked."""
-    here, there = both_ways(
-        tmp_path,
-        SMALL,
-        "partition-id={index} num-partitions=2",
-        hostile="partition-id=0 num-partitions=2",
-    )
+def test_supernodes_that_hold_clients_give_the_in_process_values(
+    app: Path, superlink: SuperLink, tmp_path: Path
+) -> None:
+    """A hostile SuperNode that claims a part first is not asked: a file says who plays which."""
+    config, here = played_here(SMALL, tmp_path)
+    there, listed = tmp_path / "there", tmp_path / "nodes.csv"
+    first, second = (f"partition-id={index} num-partitions=2" for index in range(2))
+    _, *honest = superlink.start_supernodes(first, first, second)
+    rows = [f"{name},{index},2\n" for index, name in enumerate(honest)]
+    listed.write_text("supernode,partition-id,num-partitions\n" + "".join(rows))
+    overrides = f"run.supernodes={listed}"
+    superlink.play(app, config=str(config), run_directory=str(there), overrides=overrides)
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
     assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o600}
     # Blocks are cut within each holder's clients: means are equal to rounding, reports to the grid.
@@ -115,56 +235,68 @@ def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path)
         torch.testing.assert_close(theirs[name], values, rtol=0.0, atol=1e-4)
     assert ledger(here) == ledger(there)
     said = (there / "run.log").read_text()
-    assert "clients 0 to 4" in said
-    assert "clients 5 to 8" in said
+    assert "clients 0 to 4" in said and "clients 5 to 8" in said
     assert re.search(
         r"node \d+ \(key SHA256:\S{43}\) has no part of its own .* it plays nobody", said
     )
     assert said.count(" plays clients ") == 2
 
 
-def test_the_server_gets_what_the_shuffler_releases(tmp_path: Path) -> None:
+def test_the_server_gets_what_the_shuffler_releases(
+    app: Path, superlink: SuperLink, tmp_path: Path
+) -> None:
     key, store, passes = tmp_path / "analyzer.key", tmp_path / "store", tmp_path / "passes"
-    address = f"127.0.0.1:{free_port()}"
     assert main(["shuffler", "key", str(key)]) == 0
-    made = ["--passes", str(passes), "--address", address, "--clients", str(CLIENTS)]
-    made += ["--min-reports", "4", "--sites", str(NODES)]
+    made = ["--passes", str(passes), "--address", f"127.0.0.1:{free_port()}"]
+    made += ["--clients", str(CLIENTS), "--min-reports", "4", "--sites", str(NODES)]
     assert main(["shuffler", "init", str(store), *made]) == 0
-    with federation(tmp_path / "flower", ready=True) as flower:
-        flower.start("shuffler", "fl-shuffle", "shuffler", "serve", str(store))
-        flower.start_superlink()
-        for i in range(NODES):
-            flower.start_supernode(
-                f"node{i}",
-                f"partition-id={i} num-partitions={NODES} "
-                f'shuffler="{passes / f"site-{i}.json"}" analyzer-key="{key}.pub"',
-            )
-        flower.wait_for_supernodes(NODES)
-        for release, rounds, keys in (
-            ("reports", 3, {"analyzer_key": str(key)}),
-            ("sum", 1, {}),
-        ):
-            config = tmp_path / f"{release}.toml"
-            config.write_text(APART.format(rounds=rounds, release=release))
-            given = {"shuffler": str(passes / "analyzer.json"), **keys}
-            run = flower.submit(config, tmp_path / release, **given)
-            status = flower.wait(run, seconds=600)
-            assert status == "finished:completed", flower.log("link")[-3000:]
-        said = flower.log("shuffler")
-    assert said.count(f"closed with {CLIENTS} reports") == 4 and "node" not in said
+    superlink.start("shuffler", "fl-shuffle", "shuffler", "serve", str(store))
+    superlink.start_supernodes(
+        *(
+            f"partition-id={i} num-partitions={NODES} "
+            f'shuffler="{passes / f"site-{i}.json"}" analyzer-key="{key}.pub"'
+            for i in range(NODES)
+        )
+    )
+    for release, rounds, analyzer_key in (("reports", 2, str(key)), ("sum", 1, "")):
+        config = tmp_path / f"{release}.toml"
+        config.write_text(APART.format(rounds=rounds, release=release))
+        superlink.play(
+            app,
+            config=str(config),
+            run_directory=str(tmp_path / release),
+            shuffler=str(passes / "analyzer.json"),
+            analyzer_key=analyzer_key,
+        )
+    said = superlink.said("shuffler")
+    assert said.count(f"closed with {CLIENTS} reports") == 3 and "node" not in said
 
     with sqlite3.connect(tmp_path / "reports" / "ledger.sqlite") as database:
         attempts = database.execute("SELECT round, released FROM reservations").fetchall()
         notes = [text for (text,) in database.execute("SELECT text FROM notes")]
-    assert attempts == [(1, 1), (2, 1), (3, 1)]
+    assert attempts == [(1, 1), (2, 1)]
     assert any("`proven` holds towards the server's operator" in text for text in notes)
     assert summary(tmp_path / "reports")["headline"] == "proven"
     summed = summary(tmp_path / "sum")
     assert summed["headline"] == "sum"
     assert "the server gets the sum alone" in json.dumps(summed["assumptions"])
+    superlink.end()
     # Nothing is left with the shuffler once the steps are durable.
     with sqlite3.connect(store / "shuffler.sqlite") as database:
         for table in ("reports", "batch", "seen"):
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     assert store.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in store.iterdir()} == {0o600}
+
+
+def test_flwr_run_plays_apps_of_strangers(superlink: SuperLink, tmp_path: Path) -> None:
+    """On two nodes that hold eight clients each; the run directory, which the last one does not
+    name, is where the log says."""
+    superlink.start_supernodes(*(f"partition-id={index} num-partitions=2" for index in range(2)))
+    for app, kind in EVERY_APP:
+        out = tmp_path / f"run-{kind}" if app == "torch_app" else None
+        said = superlink.play(written(app, tmp_path / kind, kind), run_directory=str(out or ""))
+        told = Path(re.findall(r"run directory: (.*\S)", said)[-1])
+        assert told == out if out else told.parent == superlink.home / "runs"
+        assert said.count(METRICS_STAY) == 1
+        assert list(fs.Result(told).metrics["n_reports"]) == [STRANGERS] * ROUNDS

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from fl_shuffle.flower import ShuffleClientApp
 from fl_shuffle.flower.messages import Layout, TrainRequest
 from tests.one_node import nodes
-from tests.repository import ROOT
+from tests.processes import environment, wait_until
 
 SETTINGS = """
 run = { rounds = 3, jobs = 1 }
@@ -66,22 +63,11 @@ def test_four_vectors_beside_the_reports(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_text(APP)
     size, peaks = 10_000_000, []
     for number in (10, size):
-        command = [sys.executable, "-m", "fl_shuffle", "simulate", "big.toml", "--quiet"]
-        subprocess.run(
-            [*command, "--out", f"run-{number}"],
-            cwd=tmp_path,
-            env={**os.environ, "SIZE": str(number), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            check=True,
-        )
+        command = ["fl-shuffle", "simulate", "big.toml", "--quiet", "--out", f"run-{number}"]
+        own = environment(SIZE=str(number))
+        subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, check=True)
         peaks.append(1024 * int((tmp_path / "peak").read_text()))
     assert (peaks[1] - peaks[0]) / (4 * size) < 4 + 1 + 2 + 0.5
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def test_nothing_of_a_request_waits_for_the_collector() -> None:
@@ -111,7 +97,6 @@ def test_nothing_of_a_request_waits_for_the_collector() -> None:
             assert len(given) == 7 and given[-1]() is not None
             del reply, request, model
             # The node's thread lets go of its task a moment after it has answered.
-            wait_until(lambda: not any(each() for each in given))
-            assert [each() for each in given] == [None] * 7
+            wait_until(lambda: not any(each() for each in given), 30.0, "something stays")
     finally:
         gc.enable()

@@ -1,10 +1,10 @@
-"""A federation of a user's own apps: a short server, any ClientApp, and a run like any other."""
+"""A user's own app on a node: its updates or records, clipped, with each client's own noise."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from html import unescape
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,106 +22,69 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Result
-from torch import nn
+from flwr.serverapp.strategy import FedAvg
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import fl_shuffle as fs
 from benchmarks.chaos.hostile import Silent
-from fl_shuffle.cli import main
+from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
 from fl_shuffle.flower.configured import NOT_TAKEN
 from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED, SIMULATED
-from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.runs.events import unobserved
-from tests.one_node import App, nodes, reports_of
-from tests.small_federation import model_bytes
+from tests.one_node import App, nodes, replies, reports_of
+from tests.oracles import gaussian_epsilon
 
-CLIENTS, DIMENSION = 24, 6
-GOAL = torch.linspace(-1.0, 1.0, DIMENSION)
+CLIENTS, DIMENSION, CLIP = 24, 6, 0.5
+GOAL = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
 
 server, client = ServerApp(), ShuffleClientApp()
-results: list[Result] = []
-seen: list[tuple[int, int, int]] = []
-"""(client, clients, how often it was asked before, by its own state) of every training."""
 
 
-def model() -> nn.Module:
-    linear = nn.Linear(DIMENSION, 1, bias=False)
-    nn.init.zeros_(linear.weight)
-    return linear
-
-
-def distance(number: int, arrays: ArrayRecord) -> dict[str, float]:
-    weight = torch.from_numpy(arrays["weight"].numpy())[0]
-    return {"loss": float(((weight - GOAL) ** 2).sum()), "largest": float(weight.abs().max())}
+def model(weight: float = 0.0) -> ArrayRecord:
+    return ArrayRecord({"weight": Array(np.full((1, DIMENSION), weight, np.float32))})
 
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    strategy = ShuffleStrategy.of(context)
-    initial = ArrayRecord(model().state_dict())
-    results.append(strategy.start(grid=grid, initial_arrays=initial, evaluate_fn=distance))
+    ShuffleStrategy.of(context).start(grid=grid, initial_arrays=model())
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    number = int(context.node_config["partition-id"])
-    asked = int(context.state.metric_records.get("own", MetricRecord({"asked": 0}))["asked"])
-    context.state["own"] = MetricRecord({"asked": asked + 1})
-    seen.append((number, int(context.node_config["num-partitions"]), asked))
-    arrays = message.content.array_records["arrays"]
-    weight = arrays["weight"].numpy()
-    trained = weight + 0.5 * (GOAL.numpy() - weight)
+    """Half the way to the goal."""
+    weight = message.content.array_records["arrays"]["weight"].numpy()
+    trained = Array(weight + 0.5 * (GOAL - weight))
     # As under Flower's own strategies, which read metrics; here they stay on the node.
     metrics = MetricRecord({"num-examples": 7, "loss": float(np.sum(weight))})
-    content = RecordDict({"arrays": ArrayRecord({"weight": Array(trained)}), "metrics": metrics})
+    content = RecordDict({"arrays": ArrayRecord({"weight": trained}), "metrics": metrics})
     return Message(content, reply_to=message)
 
 
-def settings(**run: Any) -> dict[str, Any]:
+def settings(entropy: str = "seeded", **privacy: Any) -> dict[str, Any]:
     return {
-        "run": {"rounds": 4, "seed": 3, **run},
+        "run": {"rounds": 4, "seed": 3, "entropy": entropy},
         "data": {"clients": CLIENTS},
-        "privacy": {"unit": "client", "clip_norm": 1.0},
+        "privacy": {"unit": "client", "clip_norm": 1.0, **privacy},
         "budgets": {"distribution": "uniform", "low": 40.0, "high": 90.0},
-        "app": {"server": f"{__name__}:server", "client": f"{__name__}:client"},
+        "app": {"server": "a:b", "client": "a:b"},
     }
 
 
-def test_a_run_of_own_apps_is_a_run_like_any_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen.clear()
-    result = fs.simulate(settings(jobs=3), out=tmp_path / "run")
-    assert sorted(seen) == sorted((k, CLIENTS, r) for k in range(CLIENTS) for r in range(4))
-    assert result.accuracy is None and result.summary["loss"] < 0.2
-    assert result.summary["metrics"] == {"largest": result.metrics["largest"][-1]}
-    spend = result.ledger.client(7)
-    assert spend.rounds == 4 and 40.0 <= spend.epsilon0 <= 90.0
-    # Flower's own result, with what was measured of the initial model.
-    measured = results[-1].evaluate_metrics_serverapp
-    assert sorted(measured) == [0, 1, 2, 3, 4]
-    assert measured[0]["loss"] == pytest.approx(float((GOAL**2).sum()))
-    assert distance(4, results[-1].arrays) == dict(measured[4])
-    assert "the clients' own" in unescape(result.report(tmp_path / "page.html").read_text())
-    assert main(["ledger", str(tmp_path / "run"), "--client", "7"]) == 0
-    with pytest.raises(FlShuffleError, match="is your own"):
-        _ = result.model
-    # Its bits do not hang on the number of nodes.
-    fs.simulate(settings(jobs=1), out=tmp_path / "alone")
-    assert model_bytes(tmp_path / "alone") == model_bytes(tmp_path / "run")
-
-
-def ask(app: App, request: TrainRequest, weight: float = 0.0, **how: Any) -> Message:
-    """What one node answers; `how` as for `nodes`."""
-    layout = Layout.of(ArrayRecord(model().state_dict()))
-    start = layout.record(np.full(DIMENSION, weight, np.float32))
-    with nodes(app, **{"tables": settings(), **how}) as grid:
-        return next(iter(grid.send_and_receive([request.message(start, 2)])))
+def ask(app: App, first: int, count: int, **how: Any) -> Message:
+    """What one node answers for these clients."""
+    return replies(
+        app,
+        model(),
+        TrainRequest(1, np.arange(first, first + count)),
+        **{"tables": settings(), **how},
+    )[0]
 
 
 @pytest.mark.parametrize(("entropy", "threads"), [("seeded", 1), ("system", 2)])
@@ -139,7 +102,7 @@ def test_a_nodes_threads_change_no_bit_of_a_seeded_run(entropy: str, threads: in
         torch.set_num_threads(2)
         return own(message, context)
 
-    ask(with_two, TrainRequest(1, np.arange(4, 6)), tables=settings(entropy=entropy))
+    ask(with_two, 4, 2, tables=settings(entropy))
     assert used == [threads, threads]
 
 
@@ -169,19 +132,18 @@ def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
 
     for simulated in (False, True):
         said = {SIMULATED: True} if simulated else {}
-        how = {"tables": settings(entropy="system"), "node_config": said}
-        reply = ask(failing, TrainRequest(1, np.arange(5)), **how)
+        reply = ask(failing, 0, 5, tables=settings("system"), node_config=said)
         assert reply.has_error() is simulated
         assert simulated or reports_of(reply).shape == (5, DIMENSION)
 
 
 def test_nothing_but_reports_leaves_a_node() -> None:
     third = {"partition-id": 1, "num-partitions": 3}
-    reply = ask(client, TrainRequest(1, np.arange(8, 11)), node_config=third)
+    reply = ask(client, 8, 3, node_config=third)
     assert list(reply.content) == ["report"] and list(reply.content["report"]) == ["reports"]
     assert reports_of(reply).shape == (3, DIMENSION)
     with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
-        ask(client, TrainRequest(1, np.arange(7, 10)), node_config=third)
+        ask(client, 7, 3, node_config=third)
 
 
 def test_no_other_message_reaches_the_app() -> None:
@@ -202,16 +164,16 @@ def test_no_other_message_reaches_the_app() -> None:
     assert list(told.content) == ["holding"]
 
 
-def reports_of_rounds(
-    app: App, tables: dict[str, Any], weight: float, rounds: int, **how: Any
-) -> tuple[np.ndarray, RandomizerPlan]:
-    """What clients 4 and 5 send [rounds, 2, d], their model at `weight`; and the run's plan."""
-    start = Layout.of(ArrayRecord(model().state_dict())).record(np.full(DIMENSION, weight, "f4"))
-    with nodes(app, tables=tables, **how) as grid:
-        requests = (TrainRequest(number, np.arange(4, 6)) for number in range(1, rounds + 1))
-        messages = [request.message(start, 2) for request in requests]
-        replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
-    return np.array(replies), RunParts.made_of(parse_config(tables)).randomizers
+def noise_of_rounds(
+    app: App, tables: dict[str, Any], rounds: int, weight: float, expected: Any, **how: Any
+) -> np.ndarray:
+    """What clients 4 and 5 send beside `expected`, their model at `weight`, in units of the plan's
+    noise: [rounds, 2, d]."""
+    requests = (TrainRequest(number, np.arange(4, 6)) for number in range(1, rounds + 1))
+    answers = replies(app, model(weight), *requests, tables=tables, **how)
+    plan = RunParts.made_of(parse_config(tables)).randomizers
+    assert plan.scale[4] != plan.scale[5]
+    return (np.array([reports_of(reply) for reply in answers]) - expected) / plan.scale[4:6, None]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +185,7 @@ def test_a_client_that_fails_sends_zero_and_noise(
     """That it fails may hang on one record: who is absent is public, and what it says, too."""
     own = ShuffleClientApp()
 
-    def no_records(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
+    def no_records(context: Context) -> tuple[Tensor, Tensor]:
         raise Silent
 
     def fail(message: Message, context: Context) -> Message:
@@ -234,11 +196,11 @@ def test_a_client_that_fails_sends_zero_and_noise(
         return Message(RecordDict({"more": MetricRecord({"loss": 1.0})}), reply_to=message)
 
     if fails == "records":
-        own = ShuffleClientApp(records=no_records, model=model)
+        linear = nn.Linear(DIMENSION, 1, bias=False)
+        own = ShuffleClientApp(records=no_records, model=lambda: linear)
     else:
         own.train()(fail)
-    values, plan = reports_of_rounds(own, settings(entropy="system"), 0.0, 50, node_config={})
-    noise = values / plan.scale[4:6, None]
+    noise = noise_of_rounds(own, settings("system"), 50, 0.0, 0.0, node_config={})
     # 600 standard normals: mean within 5 / sqrt(600), spread within 5 / sqrt(1200).
     assert abs(noise.mean()) < 0.21 and abs(noise.std() - 1.0) < 0.15
     assert sum("counts as zero" in record.getMessage() for record in caplog.records) == 100
@@ -247,33 +209,16 @@ def test_a_client_that_fails_sends_zero_and_noise(
 @pytest.mark.parametrize("client_clip", [None, 0.05])
 def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     """Reports of many rounds: centred on the clipped update, as wide as the client's plan says."""
-    tables = settings()
-    if client_clip is not None:
-        tables["privacy"]["client_clip"] = client_clip
-    values, plan = reports_of_rounds(client, tables, 1000.0, 400)
-    update = 0.5 * (1000.0 - GOAL.numpy())
+    tables = settings(**({} if client_clip is None else {"client_clip": client_clip}))
+    update = 0.5 * (1000.0 - GOAL)
     clipped = (client_clip or 1.0) * update / np.linalg.norm(update)
     # The second clip makes noise that much smaller; a mean that were not clipped would stand out.
+    plan = RunParts.made_of(parse_config(tables)).randomizers
     assert plan.radius[4] == plan.sensitivity[4] / 2.0 == (client_clip or 1.0)
-    for row, number in enumerate((4, 5)):
-        noise = (values[:, row] - clipped) / plan.scale[number]
+    noise = noise_of_rounds(client, tables, 400, 1000.0, clipped)
+    for own in (noise[:, 0], noise[:, 1]):
         # 2,400 standard normals: mean within 5 / sqrt(2400), spread within 5 / sqrt(4800).
-        assert abs(noise.mean()) < 0.1 and abs(noise.std() - 1.0) < 0.075
-    assert plan.scale[4] != plan.scale[5]
-
-
-def test_what_own_apps_cannot_have_is_one_line() -> None:
-    base = settings()
-    del base["app"]
-    for section, values, field in (
-        ("privacy", {"unit": "record"}, "data.records = 0: with privacy.unit"),
-        ("run", {"noise": "pooled"}, "run.noise"),
-    ):
-        config = parse_config({**base, section: {**base[section], **values}})
-        with pytest.raises(InvalidValueError, match=field):
-            RunParts.made_of(config)
-    with pytest.raises(FlShuffleError, match=r"app\.config = .*is for apps of your own"):
-        parse_config({"app": {"config": {"lr": 0.1}}})
+        assert abs(own.mean()) < 0.1 and abs(own.std() - 1.0) < 0.075
 
 
 def test_what_fedavg_takes_and_this_cannot_is_named() -> None:
@@ -298,14 +243,6 @@ def test_the_server_refuses_settings_that_flower_would_hide() -> None:
             ShuffleStrategy.of(Context(1, 1, {}, RecordDict(), run_config))
 
 
-def test_a_client_app_of_parts_that_do_not_go_together() -> None:
-    with pytest.raises(ConfigError, match=r"Message API.*@app\.train\(\)"):
-        ShuffleClientApp(lambda context: None)
-    for given in ({"records": list}, {"model": nn.Identity}, {"loss": nn.MSELoss()}):
-        with pytest.raises(ConfigError, match=r"records=\.\.\. and model=\.\.\. go together"):
-            ShuffleClientApp(**given)
-
-
 def test_names_shapes_and_types_come_back_as_they_went() -> None:
     arrays = {"half": np.float16(1.5), "wide": np.ones((2, 0, 3)), "": np.eye(2, dtype=np.float32)}
     record = ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
@@ -321,9 +258,145 @@ def test_names_shapes_and_types_come_back_as_they_went() -> None:
             Layout.of(record)
 
 
-def test_metrics_must_be_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer, why in (([1.0], "mapping"), ({"seconds": 1.0}, "metrics.csv's own columns")):
-        monkeypatch.setitem(globals(), "distance", lambda number, arrays, a=answer: a)
-        with pytest.raises(FlShuffleError, match=why):
-            fs.simulate(settings(), out=tmp_path / "run")
-        assert not (tmp_path / "run" / "ledger.sqlite").exists()
+BUILT_IN: dict[str, Any] = {
+    "run": {"rounds": 3},
+    "data": {"clients": 12, "records": 20},
+    "privacy": {"unit": "record", "clip_norm": CLIP},
+    "budgets": {"distribution": "uniform", "low": 1.0, "high": 4.0},
+    "server": {"learning_rate": 0.5},
+}
+
+
+def task() -> Task:
+    return load_task(parse_config(BUILT_IN))
+
+
+def digits(context: Context) -> tuple[Tensor, np.ndarray]:
+    number = int(context.node_config["partition-id"])
+    start, end = task().offsets[number : number + 2]
+    return task().inputs[start:end], task().labels[start:end].numpy()
+
+
+silos, silo = ServerApp(), ShuffleClientApp(records=digits, model=lambda: nn.Linear(64, 10))
+
+
+@silos.main()
+def serve_silos(grid: Grid, context: Context) -> None:
+    made = task().model(parse_config(BUILT_IN)).state_dict()
+    first = dict(zip(["weight", "bias"], made.values(), strict=True))
+    ShuffleStrategy.of(context).start(grid, ArrayRecord(first))
+
+
+def test_with_its_records_it_is_the_run_of_the_framework(tmp_path: Path) -> None:
+    """The same records, the same model but for last bits, the same bill of every client."""
+    app = {"server": f"{__name__}:silos", "client": f"{__name__}:silo"}
+    own = fs.simulate({**BUILT_IN, "app": app}, out=tmp_path / "own")
+    built_in = fs.simulate(BUILT_IN, out=tmp_path / "built_in")
+    first, second = (
+        {each.shape: each for each in load_file(tmp_path / name / "model.safetensors").values()}
+        for name in ("own", "built_in")
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.allclose(first[shape], second[shape], atol=1e-5) for shape in first)
+    for number in range(12):
+        assert own.ledger.client(number).epsilon == built_in.ledger.client(number).epsilon
+    assert own.ledger.record.classes == built_in.ledger.record.classes
+
+
+def means(
+    *given: tuple[Any, Any], records: int = 4, zero: bool = False, loss: Any = None
+) -> np.ndarray:
+    """Clipped means [k, 8] of clients with these (x, y), of three features and two classes, by
+    reports whose noise is below 1e-6; `records` = 0: of all a client has, clipped as one."""
+    torch.manual_seed(0)
+    linear = nn.Linear(3, 2)
+    if zero:
+        nn.init.zeros_(linear.weight), nn.init.zeros_(linear.bias)
+    app = ShuffleClientApp(
+        records=lambda context: given[context.node_config["partition-id"]],
+        model=lambda: nn.Linear(3, 2),
+        loss=loss,
+    )
+    tables = {
+        **settings(unit="record" if records else "client", clip_norm=CLIP),
+        "data": {"clients": len(given), "records": records},
+        "budgets": {"epsilon": 1e12},
+    }
+    request = TrainRequest(1, np.arange(len(given)))
+    return reports_of(replies(app, ArrayRecord(linear.state_dict()), request, tables=tables)[0])
+
+
+def made_up(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return 5 * torch.randn(count, 3, generator=draw), torch.arange(count) % 2
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(reduction="none")])
+def test_the_mean_is_over_the_public_number(loss: Any) -> None:
+    """Of more records the first ones; missing ones are zeros, whatever the loss."""
+    x, y = made_up(9)
+    more, four, one = means((x, y), (x[:4], y[:4]), (x[:1].numpy(), y[:1].numpy()), loss=loss)
+    singles = means(*((x[i : i + 1], y[i : i + 1]) for i in range(4)), records=1)
+    assert 0.99 * CLIP < np.linalg.norm(singles, axis=1).max() <= CLIP + 1e-5
+    assert more == pytest.approx(singles.mean(axis=0), abs=1e-5)
+    assert more == pytest.approx(four, abs=1e-5)
+    assert one == pytest.approx(singles[0] / 4, abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_a_replaced_record_moves_it_by_its_share(count: int) -> None:
+    """Also where the client has more or fewer records than are counted: by at most 2 C / B, which
+    opposite gradients reach."""
+    x, y = made_up(count, seed=1)
+    x[0], y[0] = torch.tensor([50.0, 0.0, 0.0]), 0
+    moved = y.clone()
+    moved[0] = 1
+    distance, most = (
+        np.linalg.norm(np.subtract(*means((x, y), (x, moved), zero=zero))) for zero in (False, True)
+    )
+    assert max(distance, most) <= 2 * CLIP / 4 + 1e-5 and most > 0.99 * 2 * CLIP / 4
+
+
+def test_with_the_client_unit_all_its_records_count() -> None:
+    x, y = made_up(7)
+    few, all_of_them = means((0.01 * x, y), (x, y), records=0)
+    torch.manual_seed(0)
+    linear = nn.Linear(3, 2)
+    nn.functional.cross_entropy(linear(0.01 * x), y).backward()
+    expected = np.concatenate([each.grad.flatten().numpy() for each in linear.parameters()])  # type: ignore[union-attr]
+    expected *= min(1.0, CLIP / float(np.linalg.norm(expected)))
+    assert few == pytest.approx(expected, abs=1e-5)
+    assert np.linalg.norm(all_of_them) <= CLIP + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("sigma", "clip", "steps", "release"), [(3.0, 0.5, 2, "reports"), (50.0, 2.0, 64, "sum")]
+)
+def test_declared_training_composes_its_gaussian_steps(
+    sigma: float, clip: float, steps: int, release: str
+) -> None:
+    """mu = 2 clip / sigma a step, for a replaced record; a client that missed a round pays less."""
+    declared = {"randomizer": "declared", "declared_sigma": sigma, "declared_steps": steps}
+    tables = settings(unit="record", clip_norm=clip, release=release, **declared)
+    del tables["budgets"]
+    accountant = RunParts.made_of(parse_config(tables)).accountant(7)
+    everybody, most = np.ones(CLIENTS, dtype=bool), np.arange(CLIENTS) != 1
+    for number, present in enumerate((everybody, most, everybody), start=1):
+        expected = gaussian_epsilon(2.0 * clip / sigma * math.sqrt(steps * number), 1e-5)
+        # What a target is compared with.
+        after = accountant.client_epsilons_after(1, present)
+        assert after[0] == pytest.approx(expected, rel=1e-6)
+        spend = accountant.preview(number, present)
+        accountant.commit(number, present)
+        assert spend.headline == pytest.approx(expected, rel=1e-6)
+        assert spend.headline_column == "local"
+        assert spend.columns["local"].status is Status.DECLARED
+        for name in ("proven", "sum", "gspa", "specific"):
+            assert spend.columns[name].worst is None and spend.columns[name].note
+    totals = accountant.client_totals()
+    missed = gaussian_epsilon(2.0 * clip / sigma * math.sqrt(2 * steps), 1e-5)
+    assert totals.headline[1] == pytest.approx(missed)
+    assert np.isnan(totals.proven).all() and np.isnan(totals.sum).all()
+    assert all(column.worst is None for column in accountant.lower_columns().values())
+    worst = accountant.worst_client()
+    assert worst is not None and worst.epsilon == pytest.approx(totals.headline[0])

@@ -1,4 +1,4 @@
-"""The same seed gives the same model bits, whatever plays the clients."""
+"""The same seed gives the same model bits, whatever plays the clients, and whoever else fails."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from flwr.app import Context, Message
 from torch import nn
 
+import fl_shuffle as fs
+from benchmarks.chaos.hostile import Silent
+from clients.app import app as honest
+from fl_shuffle.errors import DataError
 from fl_shuffle.flower import nodes
 from tests.gradients.gradient_modules import choose_path, small_blocks
 from tests.small_federation import Launch, model_bytes, summary
@@ -67,6 +73,34 @@ def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> Non
                           ("d", "run.entropy=system")):  # fmt: skip
         assert launch(name, setting) == 0
     assert len({model_bytes(tmp_path / name) for name in "abcd"}) == 4
+
+
+FAILURES = (DataError("a record of mine"), Silent(), ValueError("and now everything is float64"))
+"""How the first clients fail: each in its own way, or all like the first."""
+
+
+def failing(message: Message, context: Context) -> Message:
+    reply, first = honest(message, context), message.content.config_records["request"]["first"]
+    if first < len(FAILURES):
+        alike = context.run_config["alike"]
+        torch.set_default_dtype(torch.float32 if alike or first < 2 else torch.float64)
+        raise FAILURES[0 if alike else first]
+    return reply
+
+
+def test_a_client_that_fails_is_absent_and_changes_nothing_else(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """What may be sent instead of a report: `tests/flower/test_rounds.py`."""
+    settings = ("run.rounds=2", "training.schedule=sequential", f"app.client={__name__}:failing")
+    for name in ("in_their_ways", "alike"):
+        alike = str(name == "alike").lower()
+        assert launch(name, *settings, f"app.config={{alike = {alike}}}") == 0
+    result = fs.Result(tmp_path / "in_their_ways")
+    assert list(result.metrics["n_reports"]) == [12 - len(FAILURES)] * 2
+    for client in range(12):
+        assert result.ledger.client(client).rounds == (2 if client >= len(FAILURES) else 0)
+    assert model_bytes(tmp_path / "in_their_ways") == model_bytes(tmp_path / "alike")
 
 
 @pytest.mark.slow

@@ -3,54 +3,76 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import shutil
 import sqlite3
+import sys
 import tomllib
+from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from safetensors.torch import load_file
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.flower.frozen import Frozen
+from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.messages import Layout
 from fl_shuffle.plugins import installed, load_attribute
 from fl_shuffle.run_words import METRICS_STAY
-from tests.apps.programs import program
 from tests.apps.strangers import (
-    APPS,
     CLIENTS,
+    EVERY_APP,
+    PATCHES,
     PRIVACY,
     ROUNDS,
-    changed_lines,
+    SETTINGS,
     edit,
-    error_line,
-    simulate,
     written,
 )
-from tests.apps.superlink import PROGRAMS, federation
-from tests.small_federation import model_bytes
+from tests.oracles import gaussian_epsilon
+from tests.small_federation import model_bytes, summary
 
-CLIENT, TASK, SERVER = (Path("torch_app", f"{n}.py") for n in ("client_app", "task", "server_app"))
-EVERY_APP = [("torch_app", kind) for kind in PRIVACY] + [("numpy_app", "updates")]
+Enter = Callable[..., None]
 
 
-@pytest.mark.parametrize("app", APPS)
-def test_it_is_an_app_for_flowers_own_strategy(
-    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
+    """Write an app (as `written`) and go into its folder. What is loaded from there is forgotten
+    afterwards."""
+    loaded = set(sys.modules)
+
+    def go(app: str = "torch_app", kind: str = "updates", *, changed: bool = True) -> None:
+        monkeypatch.chdir(written(app, tmp_path, kind, changed=changed))
+        monkeypatch.syspath_prepend(tmp_path / app)
+
+    yield go
+    for name in set(sys.modules) - loaded:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def simulate(*settings: str, out: str = "run", engine: str = "in-process") -> int:
+    """Play the app in the current folder; the exit code."""
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    return main(["simulate", "shuffle.toml", "--out", out, "--engine", engine, *arguments])
+
+
+def error_line(capture: pytest.CaptureFixture[str]) -> str:
+    """The one error line since somebody looked."""
+    lines = capture.readouterr().err.splitlines()
+    (line,) = [line for line in lines if line.startswith("fl-shuffle: error: ")]
+    return line.removeprefix("fl-shuffle: error: ")
+
+
+@pytest.mark.parametrize("app", ["torch_app", "numpy_app"])
+def test_it_is_an_app_for_flowers_own_strategy(app: str, enter: Enter) -> None:
     """As it stands, under FedAvg: what is changed afterwards worked before."""
-    folder = written(app, tmp_path, changed=False)
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
+    enter(app, changed=False)
     client, server = (
         load_attribute(f"{app}.{side}:app", field="") for side in ("client_app", "server_app")
     )
@@ -72,14 +94,11 @@ def test_it_is_an_app_for_flowers_own_strategy(
 
 @pytest.mark.parametrize(("app", "kind"), EVERY_APP)
 def test_ten_changed_lines_and_it_is_private(
-    app: str,
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    app: str, kind: str, enter: Enter, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert changed_lines(app) <= 10
-    monkeypatch.chdir(written(app, tmp_path, kind))
+    """Each client is asked once a round, with a state of its own, or the app would fail."""
+    assert len(re.findall(r"^[-+](?![-+])", PATCHES[app], re.MULTILINE)) <= 10
+    enter(app, kind)
     assert simulate() == 0
     said = capfd.readouterr().err
     assert said.count(METRICS_STAY) == 1
@@ -94,44 +113,83 @@ def test_ten_changed_lines_and_it_is_private(
     # What the app leaves, as under FedAvg.
     log = json.loads(Path("log.json").read_text())
     assert list(result.metrics["accuracy"]) == pytest.approx(log[1:]) and len(log) == 1 + ROUNDS
-    names = list(torch.load("model-3.pt"))
-    assert names == list(load_attribute("torch_app.task:Net", field="")().state_dict())
+    model, last = torch.load("model.pt"), torch.load("model-2.pt")
+    assert list(model) == list(load_attribute("torch_app.task:Net", field="")().state_dict())
+    assert all(torch.equal(model[name], last[name]) for name in model)
+    with pytest.raises(FlShuffleError, match="is your own"):
+        _ = result.model
 
 
-ALIKE, NUMBER = "the first 3 clients all failed alike: ", "    number, of = (context"
-MISTAKES = [
-    ("updates", '"max-grad-norm"]', '"max-norm"]',
+ALIKE = "the first 3 clients all failed alike: "
+APPS = SETTINGS[SETTINGS.index("[app]") :].format(app="torch_app")
+MISTAKES: list[tuple[str, dict[str, str] | str, str]] = [
+    # What clients train.
+    ("updates", {'"max-grad-norm"]': '"max-norm"]'},
      rf"{ALIKE}KeyError: 'max-norm' \(client_app\.py, line \d+, in train_fn\)"),
-    ("updates", "ArrayRecord(net.st", "ArrayRecord(net.head.st", rf"{ALIKE}KeyError: 'body\.0\.w"),
-    ("updates", '{"arrays": arrays, ', '{"a": arrays, "b": arrays, ', f"{ALIKE}KeyError: 'arrays'"),
-    ("updates", '    return Message(RecordDict({"arrays"', '    Message(RecordDict({"arrays"',
+    ("updates", {"arrays = ArrayRecord(net": "arrays = ArrayRecord(net.head"},
+     rf"{ALIKE}KeyError: 'body\.0\.w"),
+    ("updates", {'{"arrays": arr': '{"b": arrays, "a": arr'}, f"{ALIKE}KeyError: 'arrays'"),
+    ("updates", {'    return Message(RecordDict({"arrays"': '    Message(RecordDict({"arrays"'},
      f"{ALIKE}.*the app returned NoneType, no message"),
-    ("records", NUMBER, f"    context.node_config['no']\n{NUMBER}",
+    ("records", {"    number, of": "    context.node_config['no']\n    number, of"},
      rf"{ALIKE}KeyError: 'no' \(task\.py, line \d+"),
-    ("records", "return x, x[:, :3].argmax(1)", "return x",
-     r"records\(context\) = 'Tensor': must return a pair \(x, y\)"),
-    ("records", "model=Net", "model=lambda: Net().head",
+    ("records", {"return x, x[:, :3].argmax(1)": "return x"},
+     rf"{ALIKE}.*records\(context\) = 'Tensor': must return a pair \(x, y\)"),
+    # How the apps are put together.
+    ("records", {"model=Net": "model=lambda: Net().head"},
      r"its parameters are weight \[3, 6\].* of the server body.0.weight \[6, 8\]"),
-    ("records", ", records=load_data, model=Net\n)", ")\napp.train()(lambda msg, context: msg)",
+    ("records", {", records=load_data, model=Net\n)": ")\napp.train()(lambda msg, context: msg)"},
      r"privacy\.unit = 'record': an update cannot.*ShuffleClientApp\(records=\.\.\."),
-    ("records", PRIVACY["records"], PRIVACY["declared"], "no noise would be added to gradients"),
+    ("records", {PRIVACY["records"]: PRIVACY["declared"]}, "no noise would be added to gradients"),
+    ("records", {", model=Net": ""}, r"records=\.\.\. and model=\.\.\. go together"),
+    ("records", {"records=load_data, ": ""}, r"records=\.\.\. and model=\.\.\. go together"),
+    ("updates", {"mods=[count_calls]": "loss=print"}, r"and loss=\.\.\. with them"),
+    ("updates", {"mods=[count_calls]": "client_fn=print"}, r"Message API.*@app\.train\(\)"),
+    ("records", {"records = 20\n": ""}, r"data\.records = 0: with privacy\.unit"),
+    ("updates", "run.noise=pooled", r"run\.noise"),
+    # The server's model and metrics.
+    ("updates", {"nn.GroupNorm(2, 6)": "nn.BatchNorm1d(6)", "(context,": "(context, model=net,"},
+     r"1\.num_batches_tracked.*GroupNorm.*ModuleValid"),
+    ("updates", {"(context, b": "(context, model=torch.nn.Linear(2, 1), b"},
+     "initial_arrays lack 'bias'"),
+    ("updates", {"(context, b": "(context, model={}, b"}, "model is a dict"),
+    ("updates", {"(context, b": "(context, model=net.requires_grad_(False), b"},
+     "must hold the model's parameters"),
+    ("updates", {'return MetricRecord({"accuracy": ': "return list({1: "}, "mapping"),
+    ("updates", {'{"accuracy": acc': '{"seconds": acc'}, r"metrics\.csv's own columns"),
+    # What clients declare to have done themselves.
+    ("declared", {"declared_sigma = 3.0\n": ""}, r"needs privacy\.declared_sigma"),
+    ("declared", "privacy.declared_sigma=0.0", r"privacy\.declared_sigma = 0\.0"),
+    ("declared", "privacy.declared_steps=0", r"privacy\.declared_steps = 0"),
+    ("declared", "privacy.unit=client", r"set privacy\.unit = 'record'"),
+    ("declared", "privacy.clip=average", r"leave privacy\.clip out"),
+    ("declared", "privacy.personalization=clipping", "one noise for all"),
+    ("declared", "privacy.reports_per_round=2", r"privacy\.reports_per_round = 2: must be 1 with"),
+    ("declared", {APPS: ""}, "what clients of an app of your own do"),
+    ("declared", "server.weights=inverse-variance", r"set server\.weights = 'uniform'"),
+    # What the apps read.
+    ("updates", "app.config={x = [1]}",
+     r"^app\.config\.x = \[1\]: must be a text, a boolean or a finite number$"),
+    ("updates", "app.config={resume = 1}",
+     "^app.config: 'resume' is the run's own and reaches no app; rename it$"),
+    ("updates", {APPS: "[app.config]\nlr = 0.1\n"}, r"app\.config = .*is for apps of your own"),
+    ("updates", {"[project]": "[project"}, r"pyproject\.toml cannot be read: "),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "old", "new", "told"), MISTAKES)
-def test_a_mistake_is_told_with_its_place_before_more_is_paid(
+@pytest.mark.parametrize(("kind", "change", "told"), MISTAKES)
+def test_a_mistake_is_one_line_before_more_is_paid(
     kind: str,
-    old: str,
-    new: str,
+    change: dict[str, str] | str,
     told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    enter: Enter,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(written("torch_app", tmp_path, kind))
-    (file,) = (f for f in (CLIENT, TASK, Path("shuffle.toml")) if old in f.read_text())
-    edit(file, (old, new))
-    assert simulate() == 2
+    """With the place in the app's files, where it lies in what clients do."""
+    enter("torch_app", kind)
+    if isinstance(change, dict):
+        edit(change)
+    assert simulate(*[change] if isinstance(change, str) else []) == 2
     assert re.search(told, error_line(capfd))
     if told.startswith(ALIKE):
         with sqlite3.connect("run/ledger.sqlite") as ledger:
@@ -140,67 +198,60 @@ def test_a_mistake_is_told_with_its_place_before_more_is_paid(
 
 
 def test_a_client_that_is_none_of_these_is_told(
-    torch_app: None, capfd: pytest.CaptureFixture[str]
+    enter: Enter, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    enter()
     edit(
-        CLIENT,
-        ("from fl_shuffle.flower import ShuffleClientApp", "from flwr.clientapp import ClientApp"),
-        ("ShuffleClientApp(mods=[count_calls], beside=__file__)", "ClientApp()"),
+        {
+            "fl_shuffle.flower import ShuffleClientApp": "flwr.clientapp import ClientApp",
+            "ShuffleClientApp(mods=[count_calls], beside=__file__)": "ClientApp()",
+        }
     )
     assert simulate() == 1
     told = "raised KeyError 'partition-id': 16); app.client must be a ShuffleClientApp"
     assert told in error_line(capfd)
 
 
-def test_few_that_fail_among_others_are_no_mistake(torch_app: None) -> None:
+def test_few_that_fail_among_others_are_no_mistake(enter: Enter) -> None:
     """Whether somebody's training raises may hang on a record: the run goes on."""
+    enter()
     what = "    draw = torch.Generator().manual_seed(1000"
-    edit(TASK, (what, f"    assert number in (2, 9)\n{what}"))
+    edit({what: f"    assert number in (2, 9)\n{what}"})
     assert simulate("run.jobs=1") == 0
     assert list(fs.Result("run").metrics["n_reports"]) == [CLIENTS] * ROUNDS
 
 
-def test_a_run_has_one_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """[tool.flwr.app.config] reaches the apps in process, [app.config] comes first, both stay on
-    record, and what Flower could not carry is refused."""
-    monkeypatch.chdir(written("numpy_app", tmp_path))
-    assert simulate() == 0
+def test_a_run_has_one_configuration(enter: Enter) -> None:
+    """[tool.flwr.app.config] reaches the apps in process, [app.config] comes first, and both stay
+    on record. Bits do not hang on the number of nodes."""
+    enter("numpy_app")
+    assert simulate("run.jobs=3") == 0
     kept = json.loads(Path("run/config.json").read_text())["app"]["config"]
-    assert kept == {"num-server-rounds": 3, "penalty": "l2", "local-epochs": 2}
-    assert main(["simulate", "run", "--out", "again", "--quiet"]) == 0
-    edit(Path("shuffle.toml"), ("[privacy]", "[app.config]\nlocal-epochs = 1\n[privacy]"))
+    assert kept == {"num-server-rounds": 2, "penalty": "l2", "local-epochs": 2}
+    assert main(["simulate", "run", "--out", "again", "--quiet", "--set", "run.jobs=1"]) == 0
+    edit({"[privacy]": "[app.config]\nlocal-epochs = 1\n[privacy]"})
     assert simulate(out="other") == 0
     first, again, other = (model_bytes(Path(name)) for name in ("run", "again", "other"))
     assert first == again != other
-    capfd.readouterr()
-    for value, told in (
-        ("{x = [1]}", "app.config.x = [1]: must be a text, a boolean or a finite number"),
-        ("{resume = 1}", "app.config: 'resume' is the run's own and reaches no app; rename it"),
-    ):
-        assert simulate(f"app.config={value}", out="refused") == 2
-        assert error_line(capfd) == told
-    Path("pyproject.toml").write_text("[tool")
-    assert simulate(out="refused") == 2
-    assert "pyproject.toml cannot be read: " in error_line(capfd)
 
 
-def test_what_asks_for_no_gradient_gets_no_noise_and_tied_weights_count_once(
-    torch_app: None,
-) -> None:
+def test_what_asks_for_no_gradient_gets_no_noise_and_tied_weights_count_once(enter: Enter) -> None:
+    enter()
     edit(
-        TASK,
-        ("nn.Sequential(nn.Linear(8, 6), nn.GroupNorm(2, 6))",
-         "nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 6, False), nn.Linear(6, 6, False))\n"
-         "        self.body[0].requires_grad_(False)\n"
-         "        self.body[2].weight = self.body[1].weight"),
-    )  # fmt: skip
-    edit(SERVER, ("beside=__file__)", "beside=__file__, model=net)"))
+        {
+            "nn.Sequential(nn.Linear(8, 6), nn.GroupNorm(2, 6))": """\
+nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 6, False), nn.Linear(6, 6, False))
+        self.body[0].requires_grad_(False)
+        self.body[2].weight = self.body[1].weight
+        self.register_buffer("scale", torch.ones(3))
+        self.register_buffer("count", torch.tensor(7))""",
+            "(context, beside": "(context, model=net, beside",
+        }
+    )
     assert simulate() == 0
     first, last = torch.load("model-0.pt"), load_file("run/model.safetensors")
     assert set(first) == set(last)
-    for name in ("body.0.weight", "body.0.bias"):
+    for name in ("body.0.weight", "body.0.bias", "scale", "count"):
         assert torch.equal(first[name], last[name])
     assert torch.equal(last["body.1.weight"], last["body.2.weight"])
     assert not torch.equal(first["body.1.weight"], last["body.1.weight"])
@@ -208,75 +259,60 @@ def test_what_asks_for_no_gradient_gets_no_noise_and_tied_weights_count_once(
     assert fs.Result("run").ledger.record.meta["dimension"] == 36 + 18 + 3
 
 
-def test_buffers_get_no_noise_and_statistics_of_batches_are_refused() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
-    model.register_buffer("scale", torch.ones(3))
-    model.register_buffer("count", torch.tensor(7))
-    arrays = ArrayRecord(model.state_dict())
-    with pytest.raises(InvalidValueError, match=r"1\.num_batches_tracked.*GroupNorm.*ModuleValid"):
-        Layout.of(Frozen.of(model, arrays).trained(arrays))
-    model[1] = torch.nn.GroupNorm(1, 1)
-    arrays = ArrayRecord(model.state_dict())
-    frozen = Frozen.of(model, arrays)
-    trained = frozen.trained(arrays)
-    assert list(trained) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    assert list(frozen.whole(trained)) == list(arrays)
+def test_what_clients_declare_is_averaged_and_never_called_proven(
+    enter: Enter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model moves by the mean of what clients trained, whose own noise of 3 clips is all."""
+    epsilon = gaussian_epsilon(2.0 / 3.0 * math.sqrt(ROUNDS), 1e-5)
+    enter(kind="declared")
+    edit(
+        {
+            "    arrays = Arr": "    SENT.append(net.state_dict())\n    arrays = Arr",
+            "@app.train()": "SENT = []\n\n\n@app.train()",
+        }
+    )
+    assert main(["bound", "shuffle.toml"]) == 0
+    first, second, noise = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"declared cost of 2 rounds, unit = record: epsilon <= {epsilon:.5g}")
+    assert second.startswith("nothing is proven: ")
+    # 3 sqrt(10000 / 16), beside clips of 1.
+    assert "75 clips over the records of a client's step" in noise
+    cost = fs.cost("shuffle.toml")
+    assert cost.declared and cost.epsilon == pytest.approx(epsilon)
+    assert main(["bound", "shuffle.toml", "--solve-for", "clients", "--epsilon", "4"]) == 2
+    assert "only rounds can be solved for" in error_line(capsys)
 
-
-def test_models_that_do_not_fit_their_arrays_are_one_line() -> None:
-    model = torch.nn.Linear(2, 1)
-    arrays = ArrayRecord(model.state_dict())
-    with pytest.raises(ConfigError, match="initial_arrays lack 'bias'"):
-        Frozen.of(model, ArrayRecord({"weight": Array(np.zeros((1, 2)))}))
-    with pytest.raises(ConfigError, match="model is a dict"):
-        Frozen.of({}, ArrayRecord())
-    nothing = Frozen.of(model.requires_grad_(False), arrays)
-    with pytest.raises(InvalidValueError, match="must hold the model's parameters"):
-        Layout.of(nothing.trained(arrays))
+    assert simulate("run.jobs=1") == 0
+    out, err = capsys.readouterr()
+    result = fs.Result("run")
+    assert result.epsilon == result.ledger.client(2).epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert re.search(r"epsilon +[\d.]+ +as declared by the clients at delta 1e-05", out)
+    assert "NOTHING IS PROVEN" in err and "clips over the records of a client's step" in err
+    assert not re.search(r"\d +proven", out)
+    final = summary(Path("run"))
+    assert final["headline"] == "local" and final["proven_epsilon"] is None
+    last = load_attribute("torch_app.client_app:SENT", field="")[-CLIENTS:]
+    for name, values in load_file("run/model.safetensors").items():
+        mean = torch.stack([each[name] for each in last]).mean(dim=0)
+        torch.testing.assert_close(values, mean, atol=1e-3, rtol=0.0)
+    page = re.sub(r"<[^>]*>|\s+", " ", unescape(result.report("page.html").read_text()))
+    assert "the clients' own" in page and "as declared by the clients" in page
+    assert "NOTHING IS PROVEN" in page
+    assert not re.search(r"\(proven\)|, proven,|A guarantee of the client|are guarantees", page)
+    assert main(["certify", "run"]) == 2
+    assert "the run's reports are not Gaussian" in error_line(capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 @pytest.mark.parametrize(("kind", "engine"), [("updates", "ray"), ("records", "flwr")])
 def test_another_engine_gives_the_same_bits_and_bills(
-    kind: str,
-    engine: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    kind: str, engine: str, enter: Enter, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(written("torch_app", tmp_path, kind))
+    enter("torch_app", kind)
     for name in ("in-process", engine):
-        assert simulate(out=name, options=("--engine", name)) == 0
+        assert simulate(out=name, engine=name) == 0
         assert capfd.readouterr().err.count(METRICS_STAY) == 1
     assert model_bytes(Path("in-process")) == model_bytes(Path(engine))
     own, other = (fs.Result(each).ledger.client(3) for each in ("in-process", engine))
     assert own.epsilon == other.epsilon and own.rounds == other.rounds == ROUNDS
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    any(shutil.which(program(name)) is None for name in PROGRAMS),
-    reason="Flower's programs are not installed",
-)
-def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, on two nodes that hold eight clients each; the run directory, which the last one
-    does not name, is where the log says."""
-    # The ServerApp inherits this folder, and the apps write into it.
-    monkeypatch.chdir(tmp_path)
-    with federation(tmp_path / "flower", ready=True) as flower:
-        flower.start_superlink()
-        for index in range(2):
-            flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=2")
-        flower.wait_for_supernodes(2)
-        for app, kind in EVERY_APP:
-            folder = written(app, tmp_path / kind, kind)
-            out = tmp_path / f"run-{kind}" if app == "torch_app" else None
-            run_id = flower.run(folder, run_directory=str(out or ""))
-            status = flower.wait(run_id, seconds=600)
-            assert status == "finished:completed", flower.log("link")[-3000:]
-            said = flower.flwr_prints("log", run_id, "lab", "--show")
-            told = Path(re.findall(r"run directory: (.*\S)", said)[-1])
-            assert told == out if out else told.parent == tmp_path / "runs"
-            assert said.count(METRICS_STAY) == 1
-            assert list(fs.Result(told).metrics["n_reports"]) == [CLIENTS] * ROUNDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.programs import free_port
+from tests.processes import environment, free_port
 from tests.small_federation import Launch, model_bytes, summary
 
 pytest.importorskip("ray")
@@ -79,8 +78,7 @@ def test_a_machine_that_dies_costs_no_report(
     command = [sys.executable, "-m", "fl_shuffle", "simulate", str(small), "--quiet"]
     command += [*ON_RAY, "--jobs", "2", "--out", str(run)]
     command += [part for setting in settings for part in ("--set", setting)]
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}) as process:
+    with subprocess.Popen(command, env=environment()) as process:
         metrics = run / "metrics.csv"
         while process.poll() is None:
             if machines and metrics.exists() and metrics.read_text().count("\n") > 2:

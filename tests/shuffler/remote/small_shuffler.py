@@ -15,7 +15,7 @@ from fl_shuffle.shuffler.remote.credentials import Pass, Settings, write_key
 from fl_shuffle.shuffler.remote.link import Link, Sender
 from fl_shuffle.shuffler.remote.sealing import new_key, public_key
 from fl_shuffle.shuffler.remote.service import initialise, opened
-from tests.apps.programs import free_port
+from tests.processes import free_port
 
 CLIENTS = 6
 EVERYBODY = np.ones(CLIENTS, dtype=bool)
