@@ -129,20 +129,16 @@ def test_three_reports_in_each_of_four_rounds_cost_what_twelve_rounds_do(
 # --- Own randomizers: amplified from declared budgets, where any two reports share one ----------
 
 
-def declared(
-    epsilon0: float, delta0: float = 0.0, radius: float = 1.0, records: int = 1
-) -> ClientClass:
-    return ClientClass("user", 0.0, radius, 2 * radius, epsilon0, delta0, records)
+def declared(epsilon0: float = 1.0, radius: float = 1.0, **also: Any) -> ClientClass:
+    return ClientClass("user", 0.0, radius, 2 * radius, epsilon0, **also)
 
 
 def headline(
     classes: list[ClientClass], counts: list[int], unit: str = "client", discrete: bool = False
 ) -> tuple[float, str, str]:
     """(epsilon, note, source) of one round of everybody."""
-    class_of = np.repeat(np.arange(len(classes)), counts)
-    trust = Trust(discrete=discrete)
-    accountant = make(classes, class_of, unit=unit, delta=1e-6, trust=trust)
-    everybody = np.ones(len(class_of), dtype=bool)
+    class_of, everybody = np.repeat(np.arange(len(classes)), counts), np.ones(sum(counts), bool)
+    accountant = make(classes, class_of, unit=unit, delta=1e-6, trust=Trust(discrete=discrete))
     spend = accountant.preview(1, everybody)
     accountant.commit(1, everybody)
     assert accountant.client_totals()[1].max() == pytest.approx(spend.headline)
@@ -153,26 +149,23 @@ def headline(
     return spend.headline, column.note, column.source
 
 
-def test_a_declared_budget_gets_the_profile_bound_and_says_on_what_it_rests() -> None:
-    found, note, source = headline([declared(1.0)], [10_000])
+def test_a_declared_budget_of_a_whole_report_is_amplified_and_says_on_what_it_rests() -> None:
+    found, note, source = headline([declared()], [10_000])
     assert 0.0079 < found <= 0.0442  # 2-ary randomized response reaches about .0079 or more
     assert note == DECLARED_NOTE and "docs/proofs.md" in source
-    # A delta0 above the target is never amplified away.
-    assert math.isinf(headline([declared(1.0, 1e-5)], [1_000])[0])
+    # A delta0 above the target is never amplified away, nor a budget for one of several records.
+    assert math.isinf(headline([declared(delta0=1e-5)], [1_000])[0])
+    found, note, _ = headline([declared(records=6)], [1_000], unit="record")
+    assert found == 1.0 and "one of several records" in note
+    assert headline([declared()], [1_000], unit="record")[0] < 0.3
 
 
 def test_other_budgets_and_clips_hide_nobody() -> None:
-    alone = headline([declared(1.0)], [200])[0]
-    others = [declared(0.5), declared(1.0, 1e-9), declared(1.0, radius=0.5)]
-    mixed = [headline([declared(1.0), other], [200, 2_000])[0] for other in others]
+    alone = headline([declared()], [200])[0]
+    others = [declared(0.5), declared(delta0=1e-9), declared(radius=0.5)]
+    mixed = [headline([declared(), other], [200, 2_000])[0] for other in others]
     assert mixed[0] == pytest.approx(alone, rel=1e-9)
     assert min(mixed[1:]) >= alone * (1 - 1e-9)
-
-
-def test_a_budget_for_one_of_several_records_is_not_amplified() -> None:
-    found, note, _ = headline([declared(1.0, records=6)], [1_000], unit="record")
-    assert found == 1.0 and "one of several records" in note
-    assert headline([declared(1.0, records=1)], [1_000], unit="record")[0] < 0.3
 
 
 def test_discrete_noise_counts_alike_in_words_of_its_own() -> None:
