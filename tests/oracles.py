@@ -18,7 +18,8 @@ from scipy.stats import binom
 
 Histogram = dict[tuple[int, ...], float]
 Matrix = list[list[float]]
-Rows = Sequence[Sequence[float] | np.ndarray]
+Losses = Sequence[float] | np.ndarray
+Rows = Sequence[Losses]
 
 OWN = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]
 HALF_HIDDEN = [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]
@@ -125,6 +126,16 @@ def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
 def worst_curve(matrix: Matrix, n: int) -> Callable[[float], float]:
     """The same of n clients with one randomizer: the others' order does not matter."""
     return worst_of(matrix, itertools.combinations_with_replacement(matrix, n - 1))
+
+
+def composed(laws: Iterable[tuple[Losses, Losses]], epsilon: float) -> float:
+    """Exact delta of mechanisms one after another, each by its (losses, their chances): all
+    combinations, one by one."""
+    loss, mass = np.zeros(1), np.ones(1)
+    for losses, chances in laws:
+        loss = np.add.outer(loss, losses).ravel()
+        mass = np.multiply.outer(mass, chances).ravel()
+    return math.fsum((mass * -np.expm1(np.minimum(epsilon - loss, 0.0))).tolist())
 
 
 def clone_pair(epsilon0: float, n: int, printed: bool = False) -> tuple[Histogram, Histogram]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.trust import Trust
+from tests.oracles import composed
 
 
 def make(classes: list[ClientClass], class_of: np.ndarray, **also: Any) -> Accountant:
@@ -178,17 +178,11 @@ def test_discrete_noise_counts_alike_in_words_of_its_own() -> None:
 
 @pytest.mark.parametrize(("epsilon0", "delta0", "rounds"), [(0.7, 0.0, 3), (1.3, 0.01, 4)])
 def test_local_composition_against_enumeration(epsilon0: float, delta0: float, rounds: int) -> None:
-    law = OwnLaw("user", epsilon0, delta0)
-    # The worst pair: outcomes "certain" (delta0), and randomized response with the rest.
-    up = (1 - delta0) / (1 + math.exp(-epsilon0))
-    first = [delta0, 0.0, up, 1 - delta0 - up]
-    second = [0.0, delta0, 1 - delta0 - up, up]
-    p, q = (
-        np.array([math.prod(each) for each in itertools.product(pair, repeat=rounds)])
-        for pair in (first, second)
-    )
+    law, likely = OwnLaw("user", epsilon0, delta0), (1 - delta0) / (1 + math.exp(-epsilon0))
+    # The worst pair: an outcome that is certain loss, and randomized response with the rest.
+    pair = [math.inf, epsilon0, -epsilon0], [delta0, likely, 1 - delta0 - likely]
     for epsilon in (0.0, 0.5, 1.9, 3.0):
-        exact = float(np.maximum(0.0, p - math.exp(epsilon) * q).sum())
+        exact = composed([pair] * rounds, epsilon)
         found = local_delta(law, rounds, epsilon)
         assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-6) + 1e-15
         assert local_epsilon(law, rounds, found * (1 + 1e-6)) <= epsilon + 1e-4

@@ -26,6 +26,7 @@ from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds, shuffled_pair
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, largest_epsilon
 from fl_shuffle.errors import ConfigError, InvalidValueError
+from tests.oracles import composed
 
 
 def gaussian_pair(mu: float, nodes: int = 300) -> DominatingPair:
@@ -56,15 +57,6 @@ def test_different_rounds_add_up(rounds: list[tuple[float, int]], deviations: fl
     assert truth * (1 - 1e-9) <= composition.delta(epsilon) <= truth * 1.1
 
 
-def composed(losses: np.ndarray, masses: np.ndarray, rounds: int, epsilon: float) -> float:
-    """The exact divergence of so many rounds with these losses: all combinations, one by one."""
-    loss, mass = np.zeros(1), np.ones(1)
-    for _ in range(rounds):
-        loss = np.add.outer(loss, losses).ravel()
-        mass = np.multiply.outer(mass, masses).ravel()
-    return math.fsum((mass * -np.expm1(np.minimum(epsilon - loss, 0.0))).tolist())
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.05, 3.0), st.floats(1e-3, 0.99), st.integers(2, 6), st.floats(0.01, 0.9))
 @example(2.47, 0.8864, 6, 0.2114)  # the thinned points run past the kink
@@ -73,12 +65,12 @@ def test_rounds_of_a_finite_randomizer_against_enumeration(
 ) -> None:
     """Three outcomes, mirrored, whose losses are points of the lattice: a part in 20,000."""
     high = math.exp(epsilon0) / (1.0 + math.exp(epsilon0)) * (1.0 - mixed)
-    p, losses = np.array([high, mixed, 1.0 - mixed - high]), np.array([epsilon0, 0.0, -epsilon0])
+    law = [epsilon0, 0.0, -epsilon0], [high, mixed, 1.0 - mixed - high]
     whole = compose_equal_rounds(
-        lambda epsilon: DeltaBound(composed(losses, p, 1, epsilon), 0.0), epsilon0, rounds
+        lambda epsilon: DeltaBound(composed([law], epsilon), 0.0), epsilon0, rounds
     )
     for at in (share * rounds * epsilon0, epsilon0, (rounds - 1) * epsilon0):
-        exact = composed(losses, p, rounds, at)
+        exact = composed([law] * rounds, at)
         assert exact * (1 - 1e-9) <= whole.delta(at) <= exact * (1 + 5e-5) + 1e-14
 
 
@@ -88,12 +80,12 @@ def test_rounds_of_a_curve_with_kinks_against_enumeration(seed: int) -> None:
     p = np.random.default_rng(seed).dirichlet(np.full(5, 4.0))
     losses = np.log(p / p[::-1])
     curve = SimpleNamespace(predicted_mu=math.sqrt(float(p @ losses**2)))
-    curve.delta = curve.local_delta = lambda epsilon: composed(losses, p, 1, epsilon)
+    curve.delta = curve.local_delta = lambda epsilon: composed([(losses, p)], epsilon)
     whole = Composition([(shuffled_pair(curve), 3)])  # type: ignore[arg-type]
     places = np.unique([sum(each) for each in product(losses, repeat=3)])
     for epsilon in np.concatenate([places, 0.5 * (places[1:] + places[:-1])]).tolist():
         if epsilon >= 0.0:
-            truth = composed(losses, p, 3, epsilon)
+            truth = composed([(losses, p)] * 3, epsilon)
             assert truth <= whole.delta(epsilon) * (1.0 + 1e-9) + 1e-13
 
 
@@ -174,7 +166,7 @@ def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float)
     )
     twice, certain = Composition([(pair, 2)]), 2.0 * pair.infinite - pair.infinite**2
     for epsilon in (0.0, 0.1 * spread, spread, 3 * spread, loss, 1.5 * loss):
-        exact = composed(pair.losses, pair.masses, 2, epsilon) + certain
+        exact = composed([(pair.losses, pair.masses)] * 2, epsilon) + certain
         assert exact * (1 - 1e-7) <= twice.delta(epsilon) <= exact * (1 + 5e-3) + 1e-15
 
 
@@ -309,14 +301,14 @@ def test_exported_rounds_and_those_that_lose_nothing() -> None:
 def test_a_filter_for_general_pairs_does_not_exist() -> None:
     """The counterexample of docs/proofs.md: the first outcome chooses the second round."""
 
-    def response(epsilon: float, chance: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    def response(epsilon: float, chance: float = 1.0) -> tuple[list[float], list[float]]:
         likely = chance / (1.0 + math.exp(-epsilon))
-        return np.array([epsilon, -epsilon, 0.0]), np.array([likely, chance - likely, 1.0 - chance])
+        return [epsilon, -epsilon, 0.0], [likely, chance - likely, 1.0 - chance]
 
-    (up, down, _), first = response(0.5)
+    (up, down, _), (likely, other, _) = response(0.5)
     a, b = response(0.5), response(4.0, 0.16)
     found = [
-        first[0] * composed(*after, 1, 0.5 - up) + first[1] * composed(*otherwise, 1, 0.5 - down)
+        likely * composed([after], 0.5 - up) + other * composed([otherwise], 0.5 - down)
         for after, otherwise in ((a, a), (b, b), (a, b))
     ]
     assert found == pytest.approx([0.15245, 0.15238, 0.2088], abs=6e-5)

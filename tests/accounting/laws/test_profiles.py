@@ -12,18 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplace_epsilon
-from fl_shuffle.accounting.laws.gaussian_mechanism import (
-    analytic_sigma,
-    classical_sigma,
-    classical_sigmas,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_epsilons,
-    gaussian_mu,
-    gaussian_mus,
-    gaussian_profile,
-    sigmas_of,
-)
+from fl_shuffle.accounting.laws import gaussian_mechanism as law
 from fl_shuffle.accounting.round_off import ROUND_OFF
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
@@ -49,7 +38,10 @@ def test_a_local_profile_is_off_by_less_than_its_margin() -> None:
     for mu, deviation in zip(mus.tolist(), deviations.tolist(), strict=True):
         epsilon = (deviation + 0.5 * mu) * mu
         if 0.0 <= epsilon <= 700.0 and (truth := exact_delta(epsilon, mu)) > 1e-290:
-            for found in (gaussian_delta(epsilon, mu), gaussian_profile([epsilon] * 2, mu)[1]):
+            for found in (
+                law.gaussian_delta(epsilon, mu),
+                law.gaussian_profile([epsilon] * 2, mu)[1],
+            ):
                 worst = max(worst, abs(float((mpmath.mpf(float(found)) - truth) / truth)))
     # Beside it the rounding of a logarithm, whose error the tails multiply by up to 37^2.
     assert 5e-12 < worst < ROUND_OFF - 37.0**2 * 2.0**-53
@@ -62,13 +54,13 @@ NEARLY_ONE = st.floats(-12.0, -0.4).map(lambda log: 1.0 - 10.0**log)
 @given(st.floats(-3, 3), st.floats(1e-12, 0.4) | NEARLY_ONE)
 def test_gaussian_inverses_are_on_the_safe_side_and_tight(log_mu: float, delta: float) -> None:
     mu = 10.0**log_mu
-    epsilon = gaussian_epsilon(delta, mu)
+    epsilon = law.gaussian_epsilon(delta, mu)
     assert exact_delta(epsilon, mu) <= delta
     if delta > 0.4:
         return
     if epsilon > 1e-6:
         assert exact_delta(epsilon * (1 - 1e-7), mu) > delta
-    largest = gaussian_mu(epsilon, delta)
+    largest = law.gaussian_mu(epsilon, delta)
     assert exact_delta(epsilon, largest) <= delta
     assert exact_delta(epsilon, largest * (1 + 1e-7)) > delta
 
@@ -76,28 +68,28 @@ def test_gaussian_inverses_are_on_the_safe_side_and_tight(log_mu: float, delta: 
 def test_calibrations_and_epsilons_of_many_are_those_of_each() -> None:
     rng = np.random.default_rng(5)
     epsilon, delta = rng.uniform(0.01, 2.0, 300), rng.choice([1e-5, 1e-7], 300)
-    analytic = sigmas_of(gaussian_mus(epsilon, delta))
-    classical = classical_sigmas(epsilon, delta)
+    analytic = law.sigmas_of(law.gaussian_mus(epsilon, delta))
+    classical = law.classical_sigmas(epsilon, delta)
     pairs = list(zip(epsilon.tolist(), delta.tolist(), strict=True))
-    np.testing.assert_allclose(analytic, [analytic_sigma(*p, 1.0) for p in pairs], rtol=1e-11)
-    np.testing.assert_array_equal(classical, [classical_sigma(*p, 1.0) for p in pairs])
-    assert np.all(gaussian_profile(epsilon, 1.0 / analytic) <= delta)
+    np.testing.assert_allclose(analytic, [law.analytic_sigma(*p, 1.0) for p in pairs], rtol=1e-11)
+    np.testing.assert_array_equal(classical, [law.classical_sigma(*p, 1.0) for p in pairs])
+    assert np.all(law.gaussian_profile(epsilon, 1.0 / analytic) <= delta)
     mus = [0.0, 1e-300, *np.geomspace(1e-8, 1e3, 120).tolist()]
     for each in (1e-200, 1e-5, 0.3, 1.0 - 1e-9):
-        alone = [gaussian_epsilon(each, mu) for mu in mus]
-        np.testing.assert_allclose(gaussian_epsilons(each, mus), alone, rtol=1e-11, atol=1e-300)
+        alone = [law.gaussian_epsilon(each, mu) for mu in mus]
+        np.testing.assert_allclose(law.gaussian_epsilons(each, mus), alone, rtol=1e-11, atol=1e-300)
     with pytest.raises(NotApplicableError, match="20, 1e-05"):
-        classical_sigmas(np.array([1.0, 20.0, 30.0]), 1e-5)
+        law.classical_sigmas(np.array([1.0, 20.0, 30.0]), 1e-5)
     for count in (1, 2, 3, 100):  # The smallest deltas have an inverse.
-        assert 0.0 <= gaussian_mu(0.0, count * 5e-324) <= 3.0 * count * 5e-324
+        assert 0.0 <= law.gaussian_mu(0.0, count * 5e-324) <= 3.0 * count * 5e-324
 
 
 @pytest.mark.parametrize("mu", [1e3, 1e12, 1e100])
 def test_huge_parameters_lose_everything_and_overflow_nowhere(mu: float) -> None:
     """Below mu^2/2 delta is 1; a difference of exponentials would have said 0, or overflowed."""
-    assert gaussian_delta(0.4 * mu * mu, mu) == 1.0
-    assert gaussian_profile(0.4 * mu * mu, mu) == 1.0
-    epsilon = gaussian_epsilon(1e-5, mu)
+    assert law.gaussian_delta(0.4 * mu * mu, mu) == 1.0
+    assert law.gaussian_profile(0.4 * mu * mu, mu) == 1.0
+    epsilon = law.gaussian_epsilon(1e-5, mu)
     assert 0.5 * mu * mu <= epsilon <= 0.5 * mu * mu * (1.0 + 1e-9) + 5.0 * mu
 
 
@@ -116,16 +108,17 @@ def test_laplace_profile_by_quadrature() -> None:
 @pytest.mark.parametrize("rounds", [2, 6, 50])
 def test_laplace_rounds_lie_between_dp_accountings_bounds(ratio: float, rounds: int) -> None:
     """From both sides, and never above the pure budget."""
-    epsilon, reference = laplace_epsilon(1e-5, ratio, rounds), {}
-    for pessimistic in (False, True):
+
+    def reference(pessimistic: bool) -> float:
         one = pld.from_laplace_mechanism(
             1.0 / ratio,
             pessimistic_estimate=pessimistic,
             value_discretization_interval=ratio / 500.0,
         )
-        of_all = one.self_compose(rounds)
-        reference[pessimistic] = float(of_all.get_epsilon_for_delta(1e-5))
-    assert reference[False] * (1.0 - 1e-6) <= epsilon <= reference[True] * 1.02
+        return float(one.self_compose(rounds).get_epsilon_for_delta(1e-5))
+
+    epsilon = laplace_epsilon(1e-5, ratio, rounds)
+    assert reference(False) * (1.0 - 1e-6) <= epsilon <= reference(True) * 1.02
     assert epsilon <= rounds * ratio == laplace_epsilon(0.0, ratio, rounds)
     assert laplace_delta(rounds * ratio, ratio, rounds) == 0.0
 
