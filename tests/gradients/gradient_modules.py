@@ -78,27 +78,19 @@ CHAINS: dict[str, nn.Module] = {
 }
 """Closed forms of linear layers."""
 NETWORKS: dict[str, nn.Module] = {
-    "plain": nn.Sequential(
-        nn.Conv2d(2, 8, 4, stride=2, padding=1),
+    "pictures": nn.Sequential(
+        nn.Conv2d(2, 8, 4, stride=2, padding=1, bias=False),
+        nn.GroupNorm(4, 8),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(2, 1),
         nn.Conv2d(8, 9, 2),
-        nn.GELU(),
-        nn.AvgPool2d(2),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
+        nn.LayerNorm(9, bias=False),
         nn.Linear(9, 6),
         nn.Tanh(),
         nn.Linear(6, 5, bias=False),
-    ),
-    "wide": nn.Sequential(
-        nn.Conv2d(2, 40, 5, bias=False),
-        nn.GroupNorm(4, 40),
-        nn.SiLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Conv2d(40, 30, 2),
-        nn.Flatten(),
-        nn.LayerNorm(30, bias=False),
-        nn.Linear(30, 5),
     ),
     # Sequences: a convolution along them, and a linear map of each place.
     "lines": nn.Sequential(
@@ -168,13 +160,14 @@ class Problem:
 
     def expected(self) -> Tensor:
         """float64 [k, d]: the clients' means of records that are clipped to what the engine says,
-        which is hardly less than the radius."""
+        which is hardly less than the radius; what is not finite counts as zero."""
         radius = self.radius.double()
         limits = torch.from_numpy(self.engine.record_radius(radius.numpy(), np.array(self.sizes)))
         assert bool((limits < radius).all() and (limits > radius * (1.0 - 2e-4)).all())
         rows = []
         for limit, (start, stop) in zip(limits, pairwise(self.offsets), strict=True):
             gradients = self.gradients(start, stop)
+            gradients[~torch.isfinite(gradients).all(1)] = 0.0
             if self.clip == "record":
                 lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1, keepdim=True)
                 gradients *= (limit / lengths).clamp(max=1.0)

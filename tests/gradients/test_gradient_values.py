@@ -60,7 +60,7 @@ def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | No
     assert clip == "none" or loss or problem.engine.path == path_of(name)
 
 
-@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "plain", "torch.func"])
+@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "pictures", "torch.func"])
 def test_local_updates_are_steps_along_each_clients_own_mean(name: str) -> None:
     problem = Problem(name, [5, 1, 12], 2, clip="none")
     theta, local = problem.theta, problem.theta.repeat(3, 1)
@@ -131,9 +131,9 @@ def test_modules_that_are_refused(module: nn.Module, message: str) -> None:
 
 
 def test_what_is_no_network() -> None:
-    plain = NETWORKS["plain"]
-    assert isinstance(plain, nn.Sequential) and network_of(plain, IMAGES) is not None
-    hooked = copy.deepcopy(plain)
+    pictures = NETWORKS["pictures"]
+    assert isinstance(pictures, nn.Sequential) and network_of(pictures, IMAGES) is not None
+    hooked = copy.deepcopy(pictures)
     hooked[1].register_forward_hook(lambda *_: None)
     tied = nn.Sequential(nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1), nn.Flatten(), nn.Linear(162, 5))
     tied[1].weight = tied[0].weight
@@ -141,15 +141,15 @@ def test_what_is_no_network() -> None:
     unused = nn.Sequential(nn.Flatten(), nn.Linear(162, 5))
     unused.register_parameter("idle", nn.Parameter(torch.zeros(3)))
     for module in (
-        *(hooked, tied, unused, plain[:4], OwnForward(*plain)),
+        *(hooked, tied, unused, pictures[:4], OwnForward(*pictures)),
         nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(196, 5)),
         nn.Sequential(around, nn.Flatten(), nn.Linear(162, 5)),
-        nn.Sequential(plain, nn.Softmax(0)),
+        nn.Sequential(pictures, nn.Softmax(0)),
         nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (2, 162)), nn.Linear(162, 5)),
-        nn.Sequential(*plain[:9], nn.ReLU(), OwnForward(nn.Linear(6, 5))),
+        nn.Sequential(*pictures[:11], nn.ReLU(), OwnForward(nn.Linear(6, 5))),
     ):
         assert network_of(module, IMAGES) is None
-    assert network_of(plain, (3, 9, 9)) is None
+    assert network_of(pictures, (3, 9, 9)) is None
 
 
 SIZES = [3, 17, 1, 300, 3, 64, 5, 5, 90, 1, 1, 33, 700, 2]
@@ -179,7 +179,7 @@ def test_whole_blocks_have_the_same_bits_in_any_call(name: str, steps: int) -> N
 
 
 def test_threads_do_not_matter() -> None:
-    for name in ("relu", "linear, compiled", "plain", "torch.func"):
+    for name in ("relu", "linear, compiled", "pictures", "torch.func"):
         problem = packed(name)
         expected = problem.rows()
         with ThreadPoolExecutor(4) as pool:
