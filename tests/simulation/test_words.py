@@ -1,4 +1,4 @@
-"""What a run says: one sentence from its own numbers, whole words in 80 columns."""
+"""What a run says before, during and after it: one wording, its own numbers, 80 columns."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import io
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import fl_shuffle as fs
-from fl_shuffle.configuration.reading import resolve_config
-from fl_shuffle.run_words import footer, one_line
+from fl_shuffle.budgets import make_budgets
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config, resolve_config
+from fl_shuffle.data.task import forget_data
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers.personal import make_randomizer
+from fl_shuffle.run_words import footer, noise_words, one_line
 from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
 from tests.repository import ROOT
+from tests.small_federation import Launch, model_bytes, notes
 
 SMALL = {"run.rounds": 4, "data.clients": 30, "run.jobs": 1}
 
@@ -51,18 +60,17 @@ def test_the_live_line_fits_too(events: list[RunEvent], monkeypatch: pytest.Monk
 def test_the_result_goes_to_stdout_and_the_rest_to_stderr(
     events: list[RunEvent], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    summary = events[-1].summary  # type: ignore[union-attr]
+    told = {}
     for quiet in (False, True):
         display = make_display(quiet=quiet, as_json=False)
         for event in events:
             display(event)
-        told = capsys.readouterr()
-        summary = events[-1].summary  # type: ignore[union-attr]
-        if quiet:
-            assert told.out == one_line(summary, summary["run_directory"]) + "\n"
-            assert told.err.startswith("! simulation: noise is seeded") and "4/4" not in told.err
-        else:
-            assert told.out.splitlines() == footer(summary)
-            assert len(told.out.splitlines()) <= 8 and " 4/4 " in told.err
+        told[quiet] = capsys.readouterr()
+    assert told[True].out == one_line(summary, summary["run_directory"]) + "\n"
+    assert told[True].err.startswith("! simulation: noise is seeded")
+    assert "4/4" not in told[True].err and " 4/4 " in told[False].err
+    assert told[False].out.splitlines() == footer(summary) and len(footer(summary)) <= 8
 
 
 def test_a_deployments_log_has_no_times(
@@ -93,3 +101,128 @@ def test_the_quickstarts_numbers(tmp_path: Path) -> None:
         name: None if value is None else pytest.approx(value, rel=1e-5)
         for name, value in known.items()
     }
+
+
+def test_every_run_says_what_it_reads_whether_it_is_kept_or_not(
+    launch: Launch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """On the screen of whoever has the data; the run directory knows nothing of it."""
+    monkeypatch.setenv("FL_SHUFFLE_CACHE", str(tmp_path / "cache"))
+    said, runs = [], [tmp_path / "first", tmp_path / "second"]
+    for run in runs:
+        forget_data()
+        hog = "data.features=hog", "data.feature_options={cells = [2]}", "run.rounds=1"
+        assert launch(run.name, *hog, quiet=False) == 0
+        said.append(capsys.readouterr().err.splitlines()[:2])
+    assert said[0] == said[1] and said[0][0] == "reading digits ..."
+    assert said[0][1].startswith("features hog of 1,")
+    # The same run, to the bit, and no trace of where its features come from.
+    assert model_bytes(runs[0]) == model_bytes(runs[1])
+    for content in (path.read_bytes() for run in runs for path in run.iterdir()):
+        assert b"features hog of" not in content and str(tmp_path / "cache").encode() not in content
+    forget_data()
+
+
+@pytest.mark.parametrize(
+    ("privacy", "weights"),
+    [
+        ({}, "uniform"),
+        ({}, "inverse-variance"),
+        ({"randomizer": "laplace"}, "uniform"),
+        ({"personalization": "clipping"}, "inverse-variance"),
+        ({"client_clip": 0.1}, "uniform"),
+    ],
+    ids=str,
+)
+def test_the_noise_of_the_mean_is_as_long_as_it_is_drawn(
+    privacy: dict[str, Any], weights: str
+) -> None:
+    """The randomizers themselves, asked to randomize nothing."""
+    tables = {
+        "data": {"clients": 40},
+        "privacy": {"unit": "client", "clip_norm": 0.5, **privacy},
+        "budgets": {"distribution": "uniform", "low": 1.0, "high": 9.0},
+        "server": {"weights": weights},
+    }
+    config, dimension = parse_config(tables), 2000
+    plan = make_plan(config, make_budgets(config.budgets, 40), np.ones(40, dtype=np.int64))
+    randomizer = make_randomizer(config, plan, None)
+    drawn = [
+        torch.linalg.vector_norm(randomizer(torch.zeros(40, dimension), np.arange(40), n).mean(0))
+        for n in range(1, 4)
+    ]
+    clips = float(np.mean(drawn) / np.mean(plan.weight * plan.radius))
+    found = [plan.noise_of_mean(dimension, share) or 0.0 for share in (1.0, 0.25)]
+    # The length of 2,000 variates has a relative deviation of 1/60, Laplace's more.
+    assert found[0] == pytest.approx(clips, rel=0.08) and found[1] == pytest.approx(2 * found[0])
+
+
+def test_the_noise_of_what_is_declared() -> None:
+    """As clients train who have nothing to learn: steps over 20 records with noise on their sum."""
+    clients, sigma, clip, batch, steps, dimension = 8, 3.0, 0.5, 20, 4, 5000
+    declared = {"randomizer": "declared", "clip_norm": clip, "declared_sigma": sigma}
+    privacy, app = {**declared, "declared_steps": steps}, {"client": "a:b", "server": "a:b"}
+    config = parse_config({"data": {"clients": clients}, "privacy": privacy, "app": app})
+    plan = make_plan(config, make_budgets(config.budgets, clients), np.ones(clients, np.int64))
+    size = (clients // 2, steps, dimension)
+    draws = np.random.default_rng(1).normal(scale=sigma / batch, size=size)
+    drawn = np.linalg.norm(draws.sum(axis=1).mean(axis=0))
+    found = plan.noise_of_mean(dimension, 0.5)
+    assert found is not None and found / batch == pytest.approx(drawn / (steps * clip), rel=0.05)
+    assert noise_words(125.23, None).startswith("noise of the mean: 125.2 clips over the records")
+
+
+@pytest.mark.parametrize(("epsilon", "hopeless"), [(0.1, True), (40.0, False)])
+def test_simulate_report_and_bound_say_the_same(
+    epsilon: float,
+    hopeless: bool,
+    launch: Launch,
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = ["budgets.distribution=constant", f"budgets.epsilon={epsilon}"]
+    assert launch("run", *settings, quiet=False) == 0
+    kind = "warning" if hopeless else "noise"
+    (told,) = [text for text in notes(tmp_path / "run", kind) if "noise of the mean" in text]
+    said = told.split(";")[0]
+    assert said.startswith("noise of the mean: ")
+    assert said in capsys.readouterr().err.split("reports  accuracy")[0]
+    assert said in fs.Result(tmp_path / "run").report(tmp_path / "page.html").read_text()
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    assert main(["bound", str(small), *arguments]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "noise of the mean" in x]
+    assert line.startswith("warning: ") is hopeless and "650 numbers" in line
+    assert line.removeprefix("warning: ").startswith(said)
+
+
+def test_of_an_own_app_the_size_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is read or built: the app is not there."""
+    config, app = tmp_path / "app.toml", "{ server = 'no.where:app', client = 'no.where:app' }"
+    config.write_text(f"app = {app}\ndata.clients = 10\nprivacy.unit = 'client'\n")
+    assert main(["bound", str(config)]) == 0
+    assert "for a model of 10,000 numbers" in capsys.readouterr().out
+    found = fs.cost(str(config))
+    assert found.dimension is None and found.noise_of_mean is not None
+
+
+@pytest.mark.parametrize(
+    ("setting", "idle"),
+    [
+        ("privacy.min_reports=3", True),
+        ("privacy.randomizer=laplace", False),
+        ("privacy.assumed_honest=0.5", False),
+        ("server.weights=inverse-variance", False),
+    ],
+)
+def test_a_run_in_which_budgets_do_not_act_says_so(
+    setting: str, idle: bool, launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("run", "privacy.release=sum", setting, "run.rounds=1") == 0
+    warned = notes(tmp_path / "run", "warning")
+    assert any(text.startswith("budgets do not act") for text in warned) is idle
+    ledger = fs.Result(tmp_path / "run").ledger
+    assert (len({ledger.client(client).epsilon for client in range(12)}) == 1) is idle
