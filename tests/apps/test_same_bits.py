@@ -32,19 +32,12 @@ POOLED = "run.noise=pooled"
 NETWORK = ("model.kind=mlp", "model.hidden=[300]", "training.participation=0.6",
            "data.sizes=unequal", "data.clients=150")  # fmt: skip
 KINDS = {
-    "laplace, ragged": (
-        "privacy.unit=record",
-        "privacy.randomizer=laplace",
-        "data.sizes=unequal",
-        "server.weights=inverse-variance",
-    ),
+    "laplace, ragged": ("privacy.unit=record", "privacy.randomizer=laplace", "data.sizes=unequal",
+                        "server.weights=inverse-variance"),
     "sequential": ("training.schedule=sequential", "privacy.personalization=clipping"),
     "network, part, unequal": NETWORK,
-    "convolution": (
-        f"model.kind={__name__}:convolution",
-        "data.features=raw",
-        "privacy.unit=record",
-    ),
+    "convolution": (f"model.kind={__name__}:convolution", "data.features=raw",
+                    "privacy.unit=record"),
     "pooled, rows": (POOLED, "training.local_steps=3"),
     "pooled, sums": (POOLED, "privacy.unit=record", "data.sizes=unequal"),
     "pooled, network": (POOLED, *NETWORK),

@@ -122,8 +122,8 @@ def test_ten_changed_lines_and_it_is_private(
 
 ALIKE = "the first 3 clients all failed alike: "
 APPS = SETTINGS[SETTINGS.index("[app]") :].format(app="torch_app")
-MISTAKES: list[tuple[str, dict[str, str] | str, str]] = [
-    # What clients train.
+Mistake = tuple[str, dict[str, str] | str, str]
+SEEN_BY_CLIENTS: list[Mistake] = [
     ("updates", {'"max-grad-norm"]': '"max-norm"]'},
      rf"{ALIKE}KeyError: 'max-norm' \(client_app\.py, line \d+, in train_fn\)"),
     ("updates", {"arrays = ArrayRecord(net": "arrays = ArrayRecord(net.head"},
@@ -136,12 +136,14 @@ MISTAKES: list[tuple[str, dict[str, str] | str, str]] = [
      rf"{ALIKE}KeyError: 'no' \(task\.py, line \d+"),
     ("records", {"return x, x[:, :3].argmax(1)": "return x"},
      rf"{ALIKE}.*records\(context\) = 'Tensor': must return a pair \(x, y\)"),
-    # How the apps are put together.
     ("records", {"model=Net": "model=lambda: Net().head"},
      r"its parameters are weight \[3, 6\].* of the server body.0.weight \[6, 8\]"),
     ("records", {", records=load_data, model=Net\n)": ")\napp.train()(lambda msg, context: msg)"},
      r"privacy\.unit = 'record': an update cannot.*ShuffleClientApp\(records=\.\.\."),
     ("records", {PRIVACY["records"]: PRIVACY["declared"]}, "no noise would be added to gradients"),
+]  # fmt: skip
+SEEN_BEFORE: list[Mistake] = [
+    # How the apps are put together.
     ("records", {", model=Net": ""}, r"records=\.\.\. and model=\.\.\. go together"),
     ("records", {"records=load_data, ": ""}, r"records=\.\.\. and model=\.\.\. go together"),
     ("updates", {"mods=[count_calls]": "loss=print"}, r"and loss=\.\.\. with them"),
@@ -178,7 +180,7 @@ MISTAKES: list[tuple[str, dict[str, str] | str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "change", "told"), MISTAKES)
+@pytest.mark.parametrize(("kind", "change", "told"), SEEN_BY_CLIENTS + SEEN_BEFORE)
 def test_a_mistake_is_one_line_before_more_is_paid(
     kind: str,
     change: dict[str, str] | str,
@@ -186,12 +188,13 @@ def test_a_mistake_is_one_line_before_more_is_paid(
     enter: Enter,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """With the place in the app's files, where it lies in what clients do."""
+    """Nothing is paid where the server can see it; else one round, and the line names the place."""
     enter("torch_app", kind)
     if isinstance(change, dict):
         edit(change)
     assert simulate(*[change] if isinstance(change, str) else []) == 2
     assert re.search(told, error_line(capfd))
+    assert Path("run/ledger.sqlite").exists() is ((kind, change, told) in SEEN_BY_CLIENTS)
     if told.startswith(ALIKE):
         with sqlite3.connect("run/ledger.sqlite") as ledger:
             assert ledger.execute("SELECT max(round) FROM reservations").fetchone() == (1,)
