@@ -199,7 +199,7 @@ def test_a_request_is_for_clients_of_the_run(changes: dict[str, Any]) -> None:
 
 def test_nobody_works_on_what_nobody_waits_for() -> None:
     assert not expired(message())
-    late = Message(RecordDict(), 2, "train", ttl=5.0)
+    late = TrainRequest(1, np.arange(4)).message(START, 2, 5.0)
     late.metadata.__dict__["_created_at"] = time.time() - 100.0
     assert expired(late)
 
