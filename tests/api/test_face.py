@@ -53,13 +53,15 @@ def test_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPa
     assert tried > 0 and failed == 0
 
 
-def test_importing_the_package_loads_no_library() -> None:
-    code = (
-        "import sys, fl_shuffle, fl_shuffle.accounting as a\n"
-        "assert fl_shuffle.__version__ and 'simulate' in dir(fl_shuffle) and 'bound' in dir(a)\n"
-        "print([n for n in ('numpy', 'scipy', 'torch', 'flwr', 'numba') if n in sys.modules])"
-    )
-    assert python(code).strip() == "[]"
+def test_the_package_and_help_load_no_library() -> None:
+    code = """
+import sys, fl_shuffle, fl_shuffle.accounting as a
+from fl_shuffle.cli.parsers import SUBCOMMANDS, parser_of
+assert fl_shuffle.__version__ and "simulate" in dir(fl_shuffle) and "bound" in dir(a)
+assert [parser_of(name) for name in SUBCOMMANDS]
+print({"numpy", "scipy", "torch", "flwr", "numba", "matplotlib", "rich"} & set(sys.modules))
+"""
+    assert python(code).strip() == "set()"
 
 
 def test_the_accountant_needs_numpy_and_scipy_only() -> None:
@@ -143,6 +145,32 @@ def test_missing_numbers_are_nan(tmp_path: Path) -> None:
     result = fs.simulate(SMALL, overrides=overrides, out=tmp_path / "run")
     assert resolve_config(tmp_path / "run") == result.config
     assert np.isnan(result.sum_epsilon) and np.isnan(result.metrics["accuracy"][0])
+
+
+@pytest.mark.parametrize("randomizer", ["gaussian", "laplace"])
+def test_a_clients_bill_in_the_words_of_dp_accounting(randomizer: str, tmp_path: Path) -> None:
+    """Budgets are mixed, rounds were missed, and who never took part has spent nothing."""
+    pytest.importorskip("dp_accounting")
+    result = fs.simulate(
+        SMALL,
+        overrides={
+            "run.rounds": 2, "data.clients": 24, "budgets.levels": 2, "privacy.release": "sum",
+            "training.participation": 0.3, "privacy.randomizer": randomizer,
+        },
+        out=tmp_path / "run",
+    )  # fmt: skip
+    taken = result.ledger.record.totals.rounds
+    assert taken.min() == 0 < taken.max()
+    for client in (int(taken.argmin()), int(taken.argmax())):
+        law = result.to_dp_accounting(client=client)
+        own = result.ledger.client(client).epsilon
+        theirs = law.get_epsilon_for_delta(result.delta)
+        # What its curve says; the ledger also knows of the client's own noise alone.
+        assert own <= theirs * (1 + 1e-6) and theirs <= 1.1 * own
+        twice = law.compose(law).get_epsilon_for_delta(result.delta)
+        assert theirs < twice <= 2.0 * theirs or own == 0.0
+    with pytest.raises(InvalidValueError, match="client = 24"):
+        result.to_dp_accounting(client=24)
 
 
 def noisy(

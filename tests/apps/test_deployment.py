@@ -1,7 +1,7 @@
 """Flower's Deployment Engine: what `flwr run .` sends, and a SuperLink and SuperNodes that do what
 one process does; in one test the shuffler and the analyzer are processes of their own, too.
 
-Kills, and what may be seen of whom: `tests/benchmarks/chaos/test_chaos.py`.
+Kills, and what may be seen of whom: `tests/benchmarks/test_chaos.py`.
 """
 
 from __future__ import annotations

@@ -33,33 +33,26 @@ def test_named_files_and_scripts_exist() -> None:
         assert missing_files(text) == [], page
 
 
-def unknown_names(text: str, sources: str) -> list[str]:
-    """Names in backticks, like `Cover` or `RoundType.lessened`, that no source has as a word."""
-    names = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_][\w.]*\w)`", text)}
-    known = set(re.findall(r"\w+", sources))
-    return sorted(name for name in names - {"py", "json"} if name not in known)
-
-
-def test_what_the_proofs_name_is_in_the_package() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "fl_shuffle").rglob("*.py"))
-    assert unknown_names((ROOT / "docs" / "proofs.md").read_text("utf-8"), sources) == []
-    assert unknown_names("`Cover`, `RoundType.lessned`", sources) == ["lessned"]
-
-
-def undefined_names(text: str) -> list[str]:
-    """Names in brackets behind a file, as `engine/fourier.py` (`trapezoid`), not defined there."""
-    found = []
+def unknown_names(text: str) -> list[str]:
+    """Names in backticks that the package has not: behind a file, as in `engine/fourier.py`
+    (`trapezoid`), those that are not defined there, of others those that are no word anywhere."""
+    package = [path for path in FILES if path.is_relative_to(ROOT / "fl_shuffle")]
+    sources = {str(path): path.read_text("utf-8") for path in package}
+    words = set(re.findall(r"\w+", "\n".join(sources.values())))
+    asked = re.findall(r"`([A-Za-z_][\w.]*\w)`", text)
+    found = [name for name in asked if name.rpartition(".")[2] not in words | {"py", "json"}]
     for file, names in re.findall(r"`([\w/]+\.py)` \((`[^)]*)", text):
-        sources = [path.read_text("utf-8") for path in FILES if str(path).endswith("/" + file)]
-        known = re.findall(r"(?:def|class) (\w+)", "\n".join(sources))
-        found += [name for name in re.findall(r"`(\w+)`", names) if name not in known]
+        there = "\n".join(sources[path] for path in sources if path.endswith(f"/{file}"))
+        defined = re.findall(r"(?:def|class) (\w+)", there)
+        found += [name for name in re.findall(r"`(\w+)`", names) if name not in defined]
     return found
 
 
 def test_proofs_name_the_function_of_each_step_and_each_bound_its_place() -> None:
     proofs = (ROOT / "docs" / "proofs.md").read_text("utf-8")
-    assert undefined_names(proofs) == []
-    assert undefined_names("`engine/fourier.py` (`trapezoid`, `trapeze`)") == ["trapeze"]
+    assert unknown_names(proofs) == []
+    wrong = "`RoundType.lessned`, `engine/fourier.py` (`trapezoid`, `Cover`)"
+    assert unknown_names(wrong) == ["RoundType.lessned", "Cover"]
     sections = dict(re.findall(r"^## (\d+)\.(.*?)(?=^## |\Z)", proofs, re.MULTILINE | re.DOTALL))
     modules = (ROOT / "fl_shuffle" / "accounting" / "bounds").rglob("*.py")
     for path in sorted(modules):

@@ -1,4 +1,5 @@
-"""The benchmarks of speed run from end to end; times are not looked at."""
+"""The benchmarks of speed run from end to end, times are not looked at; the page of accuracies says
+what was measured, of rows that can be played."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import accounting, kernels, simulation
+from benchmarks.records import PAGE, TRUSTED, page, read
 from benchmarks.tables import read_csv
+from fl_shuffle.configuration.reading import resolve_config
+from tests.repository import ROOT
 
 Run = Callable[..., int]
 
@@ -46,3 +50,14 @@ def test_kernels_and_the_accountant_are_measured(
     assert run(kernels.main, "noise", "--dimension", "40", "--seconds", "0") == 0
     assert run(accounting.main, "--smoke") == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 7 + 2
+
+
+def test_the_page_is_that_of_the_numbers() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text, read()) == text
+
+
+def test_every_row_can_be_played() -> None:
+    for row in read():
+        for settings in (row["settings"], {**row["settings"], **(row[TRUSTED] or {})}):
+            resolve_config(str(ROOT / "configs" / f"{row['config']}.toml"), settings)

@@ -1,9 +1,8 @@
-"""Every user's mistake at the command line is one clear line, and names what to mend."""
+"""Every mistake at the command line is one clear line that names what to mend; so is Ctrl-C."""
 
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import subprocess
 import sys
@@ -18,9 +17,7 @@ from fl_shuffle.cli.renamed import renamed
 from fl_shuffle.configuration.reading import idle_settings, parse_config, without_effect
 from fl_shuffle.configuration.sections import Config
 from tests.repository import ROOT
-from tests.small_federation import Launch, launch, small, summary
-
-__all__ = ["launch", "small"]
+from tests.small_federation import Launch, summary
 
 OWN = "tests.cli.own_parts"
 SUMS = "bound --randomizer gaussian --epsilon0 2 --delta0 1e-5 --release sum --delta 1e-6"
@@ -52,13 +49,16 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         (f"data.features={OWN}:one_argument", "cannot be called with data.feature_options = {}"),
         (f"data.features={OWN}:TextFeatures", "returned str; it must return a float32 NumPy array"),
         ("app.server=os:getcwd", "'os:getcwd': it must be a function of (grid, context)"),
+        (f"server.analyzer={OWN}:text_analyzer", "returned str, no torch.Tensor of shape (650,)"),
+        (f"server.analyzer={OWN}:nan_analyzer", "analyzer' was tried on 12 made-up reports of"),
     ],
 )
-def test_a_setting_that_cannot_work_is_one_line(
-    launch: Launch, capsys: pytest.CaptureFixture[str], setting: str, words: str
+def test_a_setting_that_cannot_work_is_one_line_before_a_round_is_paid_for(
+    setting: str, words: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert launch("run", setting) == 2
     assert words in said(capsys)
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
 def test_what_clients_raise_is_counted_and_shown_where_asked_for(
@@ -97,20 +97,47 @@ def test_ctrl_c_in_a_callback_is_not_lost(
     assert sys.unraisablehook is hook
 
 
-WITHOUT_TORCH = """
-import sys
+AS_IT_IS_IMPORTED = """
+import os, signal, sys
 from importlib.abc import MetaPathFinder
-
-class NotHere(MetaPathFinder):
+{before}
+class Finder(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "flwr", "numba"):
-            raise RuntimeError(f"{name} is asked for")
+        if {names!r} & {{name, name.partition(".")[0]}}:
+            {act}
 
-sys.meta_path.insert(0, NotHere())
-from fl_shuffle.cli import main
-from fl_shuffle.cli.renamed import renamed
-sys.exit(main(sys.argv[1:]))
+from fl_shuffle.starting import main
+sys.meta_path.insert(0, Finder())
+sys.exit(main())
 """
+"""The command line, where something happens as one of these modules is about to be imported."""
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+def started(
+    folder: Path, names: set[str], act: str, *arguments: str, before: str = ""
+) -> subprocess.CompletedProcess[str]:
+    code = AS_IT_IS_IMPORTED.format(names=names, act=act, before=before)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, check=False, cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fl_shuffle.cli", "fl_shuffle.cli.simulate", "torch"])
+def test_ctrl_c_while_something_is_imported(name: str, tmp_path: Path) -> None:
+    done = started(tmp_path, {name}, INTERRUPT, "simulate", "--out", "run")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "fl-shuffle: error: interrupted\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: None"])
+def test_a_signal_that_is_not_pythons_own_is_left_alone(handler: str, tmp_path: Path) -> None:
+    before = f"signal.signal(signal.SIGINT, {handler})"
+    done = started(tmp_path, {"fl_shuffle.cli"}, INTERRUPT, "--version", before=before)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -124,34 +151,16 @@ sys.exit(main(sys.argv[1:]))
 def test_what_needs_no_pytorch_is_said_without_it(
     arguments: list[str], words: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, "simulate", *arguments],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    libraries = {"torch", "flwr", "numba"}
+    done = started(tmp_path, libraries, "raise RuntimeError(name)", "simulate", *arguments)
     assert done.returncode == 2 and words in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("text_analyzer", "returned str, no torch.Tensor of shape (650,)"),
-        ("nan_analyzer", "returned numbers that are not finite"),
-    ],
-)
-def test_an_analyzer_is_tried_before_a_round_is_paid_for(
-    name: str, words: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert launch("run", f"server.analyzer={OWN}:{name}") == 2
-    error = capsys.readouterr().err
-    assert words in error and "made-up reports" in error
-    assert not (tmp_path / "run" / "ledger.sqlite").exists()
-
-
 def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_path: Path) -> None:
     """The file's own `low` and `high` are not read any more; the run goes on and says so."""
-    assert launch("run", "budgets.distribution=constant", "budgets.epsilon=2", "run.rounds=1") == 0
+    few = ("data.clients=4", "run.rounds=1")
+    assert launch("run", "budgets.distribution=constant", "budgets.epsilon=2", *few) == 0
     warnings = str(summary(tmp_path / "run")["warnings"])
     assert all(f"setting without effect: budgets.{name} = " in warnings for name in ("low", "high"))
     assert idle_settings(Config()) == ()
@@ -206,3 +215,54 @@ def test_last_releases_names_are_translated_and_said() -> None:
     ):
         assert renamed(old.split()) == (new.split(), f"note: this is now fl-shuffle {new}")
         assert renamed(new.split()) == (new.split(), "")
+
+
+FILES = {
+    "deep.toml": "x = " + "[" * 50_000,
+    "long.toml": "[run]\nseed = " + "9" * 5000,
+    "binary.toml": "\0\1\2",
+    "list/config.json": "[1, 2]",
+    "deep/config.json": "[" * 50_000,
+    "number/config.json": '{"run": 3}',
+    "budgets.csv": "client_id,epsilon,delta\n" + "9" * 5000 + ",1,1\n",
+}
+ODD = ("/proc/x", "/dev/null")
+NEW = ["--quiet", "--out", "run", "--rounds", "1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["simulate", name.removesuffix("/config.json"), *NEW] for name in FILES),
+        *(["simulate", name, *NEW] for name in ("folder.toml", "none.toml", "/dev/zero")),
+        *(
+            ["simulate", "--set", setting, *NEW]
+            for setting in ("run.seed=" + "9" * 5000, "run.seed=" + "[" * 50_000, "run",
+                            "app.client=os:getcwd", "app.client=no.such:app",
+                            "data.source=os:getcwd", "model.kind=os:getcwd")
+        ),
+        *(["simulate", "--budgets", name, *NEW] for name in ("budgets.csv", "/dev/zero", ".")),
+        *(["simulate", "--quiet", "--rounds", "1", "--out", out] for out in ODD),
+        ["simulate", "--quiet", "--set", "run.out=/proc", "--rounds", "1"],
+        *(["simulate", "--resume", name] for name in ("/proc", ".")),
+        *(["report", name] for name in ("/proc", ".")),
+        ["bound", "--matrix", "/dev/zero", "--clients", "9", "--delta", "1e-6"],
+        *([*words, "a\0b"] for words in (["simulate"], ["report"], ["sweep", "--resume"],
+                                         ["shuffler", "serve"], ["verify"], ["new"])),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50].replace("\0", "NUL"),
+)  # fmt: skip
+def test_odd_files_and_folders_are_one_line(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    Path("folder.toml").mkdir()
+    assert code_of(arguments) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not Path("run").exists()

@@ -18,10 +18,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from markdown_it import MarkdownIt
@@ -37,67 +35,58 @@ BLOCK = re.compile(
     r"^```(?P<language>\w+|\{[\w-]+\})\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+RUN_WORD = re.compile(r"^RUN(?=/|$)")
 RUN = ("python", "sh", "toml", "csv")
 SHOWN = ("text", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}", "{all-commands}",
          "{all-settings}")  # fmt: skip
 """Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
-LONG = (
-    "README",
-    "index",
-    "guide",
-    "certificates",
-    "coming-from",
-    "own-data",
-    "own-app",
-    "own-parts",
-)
-"""Pages whose blocks train federations of their own."""
+QUICK = ("bounds", "ledger")
+"""Pages whose blocks train no federations of their own."""
 SMALL = {"run.rounds": 3, "data.clients": 20, "budgets.low": 0.2, "budgets.high": 0.4}
 """The run that a page's RUN stands for."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
+    """One that is run."""
+
     language: str
     body: str
-    smaller: tuple[str, ...] = ()
-
-    def run(self, names: dict[str, Any]) -> None:
-        """Run it in the working directory; what fails raises."""
-        if named := re.match(r"# file: (\S+)\n", self.body):
-            file = Path(named[1] + (".py" if self.language == "python" else ""))
-            file.parent.mkdir(exist_ok=True)
-            # The first line of a CSV file is its header: the name was for the reader.
-            body = self.body.partition("\n")[2] if file.suffix == ".csv" else self.body
-            file.write_text(body, encoding="utf-8")
-        elif self.language == "python":
-            exec(compile(self.body, "<block>", "exec"), names)
-        else:
-            for words in self.commands():
-                assert words[0] == "fl-shuffle", f"only fl-shuffle is run here: {words}"
-                try:
-                    code: object = main([*words[1:], *self.smaller])
-                except SystemExit as done:  # after --help
-                    code = done.code
-                assert code == 0, words
-
-    def commands(self) -> Iterator[list[str]]:
-        """Those of a shell block, comments and line continuations taken away."""
-        for line in self.body.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.replace("[RUN ...]", ""), comments=True)
-            if words:
-                yield [re.sub(r"^RUN(?=/|$)", lambda _: newest_run(), word) for word in words]
+    smaller: list[str]
 
 
-def newest_run() -> str:
+def play(block: Block, names: dict[str, Any]) -> None:
+    """Run it in the working directory; what fails raises."""
+    if named := re.match(r"# file: (\S+)\n", block.body):
+        file = Path(named[1] + (".py" if block.language == "python" else ""))
+        file.parent.mkdir(exist_ok=True)
+        # The first line of a CSV file is its header: the name was for the reader.
+        body = block.body.partition("\n")[2] if file.suffix == ".csv" else block.body
+        file.write_text(body, encoding="utf-8")
+    elif block.language == "python":
+        exec(compile(block.body, "<block>", "exec"), names)
+    else:
+        for line in block.body.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line.replace("[RUN ...]", ""), comments=True):
+                shell([RUN_WORD.sub(newest_run, word) for word in words], block.smaller)
+
+
+def shell(words: list[str], smaller: list[str]) -> None:
+    assert words[0] == "fl-shuffle", f"only fl-shuffle is run here: {words}"
+    try:
+        code: object = main([*words[1:], *smaller])
+    except SystemExit as done:  # after --help
+        code = done.code
+    assert code == 0, words
+
+
+def newest_run(_: object) -> str:
     runs = [ledger.parent for ledger in Path("runs").glob("*/ledger.sqlite")]
     return str(max(runs, key=lambda path: path.stat().st_mtime))
 
 
 def blocks(text: str) -> list[Block]:
-    """Those that are run."""
     return [
-        Block(found["language"], found["body"], tuple(shlex.split(found["note"] or "")))
+        Block(found["language"], found["body"], shlex.split(found["note"] or ""))
         for found in BLOCK.finditer(text)
         if found["language"] in RUN and found["kind"] != "not run"
     ]
@@ -117,15 +106,12 @@ def test_every_block_says_what_it_is() -> None:
     assert len(WITH_CODE) > 3
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(
-            page, marks=[pytest.mark.slow] * (page.stem in LONG), id=str(page.relative_to(ROOT))
-        )
-        for page in WITH_CODE
-    ],
-)
+def slow_or_quick(page: Path) -> Any:
+    marks = [] if page.stem in QUICK else [pytest.mark.slow]
+    return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("page", map(slow_or_quick, WITH_CODE))
 def test_code_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +123,7 @@ def test_code_blocks_run(
         fs.simulate(overrides=SMALL)
     try:
         for block in WITH_CODE[page]:
-            block.run(names)
+            play(block, names)
     finally:
         for name in set(sys.modules) - loaded:  # a page's own files
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):

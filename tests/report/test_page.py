@@ -1,4 +1,4 @@
-"""The page, read back: every number on it is the ledger's; several runs; pictures and tables."""
+"""The page, read back: every number on it is the ledger's; several runs; many clients; pictures."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
+from fl_shuffle.report import page as pages
 from fl_shuffle.report.figures import LABELS, run_figures
 from fl_shuffle.report.meaning import Policy, best_guess, odds_factor
 from fl_shuffle.report.record import read_run
+from fl_shuffle.report.tables import clients_table
 from tests.report.reading import Page
 from tests.small_federation import Launch
 
 SETTINGS = {
     "run.rounds": 2, "data.clients": 40, "training.participation": 0.6, "budgets.levels": 2,
-    "run.jobs": 1, "privacy.unit": "client",
+    "run.jobs": 1, "privacy.unit": "client", "privacy.randomizer": "laplace",
 }  # fmt: skip
 COLUMNS = ["gspa", "specific", "proven", "sum", "local", "lower", "sum_lower"]
 ROUNDS = f"SELECT round, n_reports, {', '.join(COLUMNS)} FROM rounds ORDER BY round"
@@ -42,9 +44,10 @@ def run(tmp_path_factory: pytest.TempPathFactory, coarse_pairs: None) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(run: Path) -> list[Path]:
-    """Two seeds of one federation, and the same with tighter budgets."""
+    """Two seeds of one federation, and the sums of another with tighter budgets."""
+    tight = {"budgets__high": 0.8, "privacy__release": "sum", "privacy__randomizer": "gaussian"}
     two = simulated(run.parent / "two", run__seed=2)
-    return [run, two, simulated(run.parent / "tight", budgets__high=0.8, privacy__release="sum")]
+    return [run, two, simulated(run.parent / "tight", **tight)]
 
 
 def page(folders: Sequence[Path], out: Path, *options: str) -> Page:
@@ -123,6 +126,48 @@ def test_several_runs_side_by_side(runs: list[Path], tmp_path: Path) -> None:
     last = both[:, -1]
     assert seeds[1:] == [2, pytest.approx(last.mean()), pytest.approx(last.std(ddof=1))]
     assert "budgets.high" in shown.text and "add up" in shown.text
+
+
+MANY = {"data__source": "benchmarks.jobs:records", "data__records": 1, "data__features": "none"}
+
+
+def test_many_clients_are_shown_page_by_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = 3_000
+    folder = simulated(tmp_path / "run", data__clients=clients, **MANY)
+    shown, totals = page([folder], tmp_path / "page.html"), read_run(folder).totals
+    assert (tmp_path / "page.html").stat().st_size < 200_000
+    listed, first = shown.clients(), shown.table("clients-table")
+    assert sorted(listed) == list(range(clients)) and "not listed" not in shown.text
+    at = first.heads.index("proven") - 1
+    assert [row[at] for row in listed.values()] == np.sort(totals.headline)[::-1].tolist()
+    assert all(row[at] == totals.proven[client] for client, row in listed.items())
+    assert first.rows == [[client, *row] for client, row in listed.items()][:50]
+    assert f"{clients - 50:,} more rows are on the screen" in shown.text
+
+    # Where they do not fit the least exposed are left out, and the page says how to see them.
+    monkeypatch.setattr(pages, "CLIENT_BYTES", 10_000)
+    shown = Page(pages.render([read_run(folder)]))
+    kept = shown.clients()
+    count = len(kept)
+    assert 500 < count < clients
+    # Who is exposed alike may stand in any order.
+    assert all(listed[client] == row for client, row in kept.items())
+    assert [row[at] for row in kept.values()] == [row[at] for row in listed.values()][:count]
+    assert f"{count:,} of {clients:,} clients, the most exposed first" in shown.text
+    assert f"{clients - count:,} less exposed clients are not listed" in shown.text
+    assert clients_table(read_run(folder))["proven_epsilon"].tolist() == totals.headline.tolist()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_clients_fit_into_two_megabytes(tmp_path: Path) -> None:
+    more = {"data__clients": 100_000, "budgets__levels": 20, "run__noise": "pooled"}
+    folder = simulated(tmp_path / "run", training__participation=1.0, **MANY, **more)
+    shown = page([folder], tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 2_000_000
+    assert sorted(shown.clients()) == list(range(100_000))
+    assert "each of 100,000 clients was computed again" in shown.text
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A ledger as tables: the numbers of the ledger, nothing else, in every format."""
+"""Ledgers as tables, of one run and of many: their numbers, nothing else, in every format."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from fl_shuffle.report.formats import as_text, write_table
 from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES
+from tests.crashes import Crashing
+from tests.small_federation import Launch
 
 READ = """
 import sys
@@ -30,7 +32,7 @@ import fl_shuffle as fs
 from fl_shuffle.cli import main
 
 run, page = sys.argv[2:]
-for more in "--round 2", "--notes", "--client 3", "--clients", "--out " + run + "/tables":
+for more in "--round 2 --format csv", "--notes", "--client 3", "--clients", f"--out {run}/tables":
     assert main(["ledger", run, *more.split()]) == 0, more
 assert main(["runs", run]) == main(["runs", run, "--differences"]) == 0
 assert "fl_shuffle.accounting.accountant" not in sys.modules
@@ -97,6 +99,10 @@ def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert page.is_file() and str(page) in done.stdout
+    bill = fs.Result(run).ledger.client(3)
+    assert f"reported in {bill.rounds} rounds" in done.stdout
+    assert f"proven {bill.epsilon:.4g}" in done.stdout
+    assert done.stdout.startswith("round,attempt,client\n") and "\nassumption: " in done.stdout
 
 
 def numbers(cells: Iterable[Any]) -> list[float]:
@@ -118,17 +124,6 @@ def test_numbers_survive_csv_and_json(run: Path, tmp_path: Path) -> None:
     write_table(odd, tmp_path / "t.csv", "csv")
     assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o600
     assert as_text({"x": np.empty(0)}, "json") == "[]"
-
-
-def test_the_commands(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", str(run), "--client", "4"]) == 0
-    said = capsys.readouterr().out
-    bill = fs.Result(run).ledger.client(4)
-    assert f"reported in {bill.rounds} rounds" in said and f"proven {bill.epsilon:.4g}" in said
-    assert main(["ledger", str(run), str(run), "--round", "2", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.startswith("run,round,attempt,client\n")
-    assert main(["ledger", str(run), "--notes"]) == 0
-    assert "\nassumption: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -177,3 +172,37 @@ def test_bad_input_is_one_line(
     assert main(command.split()) == 2
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
+
+
+def listed(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, dict]:
+    capsys.readouterr()
+    assert main(["runs", str(folder), "--format", "csv", *options]) == 0
+    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    return {Path(row["run"]).name: row for row in rows}
+
+
+@pytest.mark.parametrize("release", ["reports", "sum"])
+def test_an_interrupted_run_shows_what_it_cost_so_far(
+    release: str,
+    crash: Crashing,
+    launch: Launch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wanted = f"privacy.release={release}"
+    assert launch("whole", wanted, "run.rounds=2") == 0
+    crash(2, wanted, name="stopped")
+    crash(0, wanted, name="begun")
+    rows, whole = listed(tmp_path, capsys), fs.Result(tmp_path / "whole")
+    shown = [(name, row["state"], row["rounds"]) for name, row in sorted(rows.items())]
+    begun, stopped = ("begun", "unfinished", "0/3"), ("stopped", "unfinished", "2/3")
+    assert shown == [begun, stopped, ("whole", "finished", "2/2")]
+    for name in ("whole", "stopped"):
+        assert float(rows[name]["epsilon"]) == whole.epsilon
+        assert float(rows[name]["accuracy"]) == whole.accuracy
+        assert float(rows[name]["local"]) == whole.summary["columns"]["local"]["epsilon"]
+    assert (rows["begun"]["epsilon"], rows["begun"]["accuracy"]) == ("", "")
+    assert whole.headline == ("sum" if release == "sum" else "proven")
+    rows = listed(tmp_path, capsys, "--differences")
+    assert [json.loads(rows[name]["run.rounds"]) for name in ("whole", "begun")] == [2, 3]
+    assert "run.out" not in rows["whole"] and "privacy.release" not in rows["whole"]

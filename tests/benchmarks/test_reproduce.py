@@ -1,5 +1,5 @@
 """scripts/reproduce: targets in fast mode, resumption, and what is published under
-docs/reproduction and in the README: one accounting, today's settings."""
+docs/reproduction and in the README: one accounting, today's settings. A printed pair, by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from benchmarks.reproduction import (
@@ -29,11 +31,22 @@ from benchmarks.reproduction.core import (
     execute,
     finished,
 )
+from benchmarks.reproduction.published import gspa_exact_curve
 from benchmarks.tables import read_csv, write_csv
+from fl_shuffle.accounting.bounds.clones import standard_clone
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.errors import NotApplicableError
+from tests.oracles import clone_pair, hockey_stick, krr_matrix, worst_delta
 from tests.repository import ROOT
 
 PUBLISHED = ROOT / publish.FOLDER
+
+
+def number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def run_fast(name: str, out: Path) -> dict[str, list[Any]]:
@@ -42,20 +55,11 @@ def run_fast(name: str, out: Path) -> dict[str, list[Any]]:
     for figure in entry["figures"]:
         assert (out / name / figure).read_bytes().startswith(b"\x89PNG")
     assert "nan" not in f"{entry['reproduction']} {entry['honest']}".split()
+    tables = {table: read_csv(out / name / table) for table in entry["tables"]}
     return {
-        table: [
-            {key: _number(value) for key, value in row.items()}
-            for row in read_csv(out / name / table)
-        ]
-        for table in entry["tables"]
+        table: [{key: number(value) for key, value in row.items()} for row in rows]
+        for table, rows in tables.items()
     }
-
-
-def _number(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 @pytest.mark.slow
@@ -193,3 +197,31 @@ def test_the_published_results_have_the_present_settings() -> None:
         assert finished(target, options) is not None, f"{target.name}: run it and publish again"
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     assert size < 3_000_000
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5),
+    share=st.floats(0.0, 0.95),
+)
+def test_gspa_reduction_covers_binary_response(budgets: list[float], share: float) -> None:
+    """Enumeration over all inputs, each client in turn the differing one."""
+    epsilon = share * max(budgets)
+    ours = gspa_exact_curve([LocalBudget(x) for x in budgets])(epsilon).delta
+    for i in range(len(budgets)):
+        order = [budgets[i], *budgets[:i], *budgets[i + 1 :]]
+        exact = worst_delta([krr_matrix(x, 2) for x in order], epsilon)
+        assert exact <= ours * (1 + 1e-9) + 1e-15
+
+
+def test_the_printed_pair_of_the_renyi_paper_is_not_a_bound() -> None:
+    """Theorem 1 as printed shifts one world by Bern(e^-eps0); the proven pair reaches more.
+
+    At n = 120, eps0 = 1 its delta is already several times too small.
+    """
+    n, epsilon0, epsilon = 120, 1.0, 0.3
+    right, printed = (
+        hockey_stick(*clone_pair(epsilon0, n, each), epsilon) for each in (False, True)
+    )
+    assert printed < 0.5 * right
+    assert standard_clone(epsilon0, n, epsilon=epsilon).delta >= right
