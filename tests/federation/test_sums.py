@@ -66,8 +66,8 @@ def test_a_report_that_is_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     adopt_task_identity(1)
     model = Layout.flat(3).record(np.zeros(3, np.float32))
-    shuffler = LocalShuffler(3, np.full(10, 1.5), SeedTree(1), min_reports=4, keep=False)
-    batch = shuffler.open(1, np.ones(10, dtype=bool))
+    shuffler = LocalShuffler(3, np.full(12, 1.5), SeedTree(1), min_reports=4, keep=False)
+    batch = shuffler.open(1, np.ones(12, dtype=bool))
     both, one = np.array([True, True]), np.array([True, False])
     answers: list[dict[str, np.ndarray]] = [
         {"total": np.array([3.0, -3.0, 0.0]), "valid": both},
@@ -85,11 +85,11 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
         # Nor is one that nobody asked for.
         if "total" in answer:
             assert read_answer(reply, TrainRequest(1, request.clients), 3, Counter()) is None
-    assert batch.close().tolist() == [True, True, *[False] * 6, True, True]
+    assert batch.close().tolist() == [True, True, *[False] * 6, True, True, False, False]
     released = batch.release()
     assert released.count == 4 and released.total is not None
     assert released.total.tolist() == [5.0, -1.0, 2.0]
-    assert batch.reasons == Counter({OUT_OF_RANGE: 4, "wrong shape": 2})
+    assert batch.reasons == Counter({OUT_OF_RANGE: 6, "wrong shape": 2})
 
 
 @pytest.mark.parametrize(

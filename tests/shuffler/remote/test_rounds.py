@@ -1,11 +1,17 @@
-"""Rounds with a shuffler apart: what the server gets, and how a run that was stopped goes on."""
+"""A shuffler apart: who may do what, what the server gets in a round, and how what was killed goes
+on."""
 
 from __future__ import annotations
 
+import logging
+import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from html import unescape
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +25,36 @@ from safetensors.torch import load_file
 from clients.app import app as client_app
 from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.api import simulate
+from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.data.task import load_task
-from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
+from fl_shuffle.errors import ConfigError, FlShuffleError, PrivacyBudgetError, RunError
 from fl_shuffle.flower import remote_shuffler as parties
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from fl_shuffle.run_words import footer
 from fl_shuffle.runs.run import Run
-from fl_shuffle.shuffler.remote import link
-from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote import link, wire
+from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
 from fl_shuffle.shuffler.remote.client import RemoteBatch, RemoteShuffler
-from fl_shuffle.shuffler.remote.link import Sender
+from fl_shuffle.shuffler.remote.credentials import Pass, Settings, read_key
+from fl_shuffle.shuffler.remote.handler import RequestHandler
+from fl_shuffle.shuffler.remote.link import Link, Sender
+from fl_shuffle.shuffler.remote.sealing import public_key
+from fl_shuffle.shuffler.remote.service import opened
+from fl_shuffle.shuffler.remote.store import Store
 from server.app import app as server_app
 from tests.apps import test_own_federation as own_federation
 from tests.one_node import nodes
-from tests.shuffler.remote.small_shuffler import CLIENTS, EVERYBODY, Lab
+from tests.processes import free_port
 from tests.small_federation import summary
 
-Apps = tuple[Callable[..., Message], Callable[..., None]]
+CLIENTS = 6
+EVERYBODY = np.ones(CLIENTS, dtype=bool)
+FACTS = Agreement("5a" * 16, "reports", CLIENTS, 4, 2, -10, 1 << 20)
+REPORTS = np.arange(CLIENTS * 4, dtype=np.float32).reshape(CLIENTS, 4)
+OWN = ["app.client=own:client", "app.server=own:server"]
 CONFIG = {
     "run": {"rounds": 3, "entropy": "system", "timeout": 60.0},
     "data": {"clients": CLIENTS},
@@ -51,19 +67,204 @@ class Stop(RuntimeError):
     """The process dies here."""
 
 
+class Lab:
+    """A shuffler's folder, what it handed out, and the analyzer's key."""
+
+    def __init__(self, home: Path, sites: int = 1) -> None:
+        self.home, self.store, self.key = home, home / "store", home / "analyzer.key"
+        address = f"127.0.0.1:{free_port()}"
+        init = ["init", str(self.store), "--passes", str(home / "passes"), "--address", address]
+        init += ["--clients", "6", "--min-reports", "4", "--sites", str(sites)]
+        for made in (["key", str(self.key)], [*init, "--largest-report", str(1 << 16)]):
+            assert main(["shuffler", *made]) == 0
+        self.private, self.patience = read_key(self.key, private=True), 20.0
+
+    def given(self, name: str) -> Path:
+        return self.home / "passes" / f"{name}.json"
+
+    def held_by(self, name: str) -> Pass:
+        return Pass.read(self.given(name), name.partition("-")[0])
+
+    def sender(self, **changed: object) -> Sender:
+        own = replace(self.held_by("site-0"), **changed)
+        return Sender(own, public_key(self.private), self.patience)
+
+    def analyzer(self, facts: Agreement = FACTS) -> RemoteShuffler:
+        link = Link(self.held_by("analyzer"), self.patience)
+        return RemoteShuffler(link, facts, self.private, int, keep=True, counted=None)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        with opened(self.store):
+            yield
+
+
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path, sites=1)
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.fixture
+def served(lab: Lab) -> Iterator[Lab]:
     with lab.serving():
         yield lab
 
 
-def play(
-    lab: Lab, name: str, *settings: str, apps: Apps = (client_app, server_app), resume: str = "no"
-) -> Path:
-    """Run these apps in this process, with a shuffler that listens; the run's folder. No node's
-    reply holds anything."""
+def refused(why: str) -> Any:
+    return pytest.raises(wire.ShufflerError, match=why)
+
+
+def send(lab: Lab, clients: range, **changed: Any) -> None:
+    for client in clients:
+        lab.sender(**changed).send(FACTS, 1, client, REPORTS[client][None])
+
+
+def test_a_round_from_begin_to_end(
+    served: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl_shuffle.shuffler.remote.handler.PAGE_BYTES", 1)
+    caplog.set_level(logging.INFO)
+    analyzer = served.analyzer()
+    batch = analyzer.open(1, EVERYBODY)
+    assert batch.collecting
+    send(served, range(3))
+    with refused("not closed"):
+        list(batch.fetch())
+    # The shuffler's own minimum stands above the server's.
+    with pytest.raises(PrivacyBudgetError, match="or than the shuffler's own minimum"):
+        batch.close()
+    send(served, range(3, 4))
+    assert batch.close().tolist() == [True] * 4 + [False] * 2
+    pieces = list(batch.fetch())
+    # What the analyzer gets: so many sealed reports of one size, and not a byte beside them.
+    assert [len(piece) for piece in pieces] == [FACTS.sealed_bytes] * 4
+    rows = [opened_report(piece, served.private, FACTS, 1) for piece in pieces]
+    assert sorted(row.tolist() for row in rows if row is not None) == REPORTS[:4].tolist()
+    assert list(batch.fetch()) == pieces
+    assert not analyzer.open(1, EVERYBODY).collecting
+    with refused("not open"):
+        send(served, range(4, 5))
+    analyzer.forget(1)
+    with refused("handed over"):
+        list(batch.fetch())
+    said = "\n".join(caplog.messages)
+    assert "round 1: closed with 4 reports" in said and "client " not in said
+
+
+def test_who_may_do_what(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    lab, other = Lab(tmp_path, sites=2), Lab(tmp_path / "other").held_by("site-0")
+    analyzer, token = lab.held_by("analyzer"), lab.held_by("site-0").token
+    posing = Link(replace(analyzer, token=token), 5.0)
+    with lab.serving():
+        lab.analyzer().open(1, EVERYBODY)
+        for none in (analyzer.token, other.token):
+            with refused("was not handed out"):
+                send(lab, range(1), token=none)
+        for client in (3, CLIENTS, 1 << 60):
+            with refused("does not speak for that client"):
+                lab.sender().send(FACTS, 1, client, REPORTS[:1])
+        for method in (wire.BEGIN, wire.CLOSE, wire.FETCH, wire.FINISH):
+            with refused("not the analyzer's token"):
+                posing.ask(method, wire.Call(FACTS, 1), wire.bitmap_of(EVERYBODY))
+        lab.patience = 0.0
+        with refused("is this its certificate"):
+            send(lab, range(1), certificate=other.certificate)
+        with pytest.raises(RunError, match="in use by another shuffler"):
+            opened(lab.store).__enter__()
+
+
+def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
+    with refused("no such run"):
+        send(served, range(1))
+    for changed, why in (
+        ({"clients": 7}, "data.clients = 7: this shuffler enrolled 6"),
+        ({"dimension": 1 << 20}, "--largest-report"),
+    ):
+        with refused(why):
+            served.analyzer(replace(FACTS, **changed)).open(1, EVERYBODY)
+    served.analyzer().open(1, EVERYBODY)
+    for changed in ({"release": "sum"}, {"min_reports": 3}, {"dimension": 5}, {"batches": 2}):
+        other: Any = replace(FACTS, **changed)
+        with refused("bound to other facts"):
+            served.sender().send(other, 1, 2, np.zeros((other.batches, other.dimension), "f4"))
+        with refused("bound to other facts"):
+            served.analyzer(other).open(1, EVERYBODY)
+    call, site = wire.Call(FACTS, 1, 2), Link(served.held_by("site-0"), 0.0)
+    for size in (0, FACTS.sealed_bytes - 1, FACTS.sealed_bytes + 1, 60_000):
+        with refused(f"has {FACTS.sealed_bytes} bytes, no other"):
+            site.ask(wire.DELIVER, call, bytes(size))
+    with refused("arger"):
+        site.ask(wire.DELIVER, call, bytes(1 << 20))
+
+
+def test_nonsense_is_refused_in_one_line(lab: Lab) -> None:
+    draw = random.Random(1)
+    head = wire.Call(FACTS, 1).encoded(lab.held_by("analyzer").token)
+    calls = [draw.randbytes(draw.randrange(200)) for _ in range(50)]
+    calls += [head + nonsense for nonsense in calls if len(nonsense) > 1]
+    calls += [b"[]\n", b"{}\n", b"[" * 100_000, b'{"token": 1, "agreement": [6]}\n']
+    for old, new in (
+        ("5a" * 16, "5A" * 16), ('"reports"', '"all"'), ('"clients": 6', '"clients": 0'),
+        ('"dimension": 4', '"dimension": 1099511627776'), ('"min_reports": 2', '"min_reports": 7'),
+        ('"exponent": -10', '"exponent": -200'), ('"largest": 1048576', '"largest": 0'),
+        ('"round_number": 1', '"round_number": 1.5'), ('"batches": 1', '"batches": 0'),
+    ):  # fmt: skip
+        assert old.encode() in head
+        calls.append(head.replace(old.encode(), new.encode()))
+    with closing(Store.open(lab.store)) as store:
+        handler = RequestHandler(Settings.read(lab.store / "settings.json", "settings"), store, b"")
+        for method, data in product((wire.DELIVER, wire.BEGIN, wire.CLOSE, wire.FETCH), calls):
+            with pytest.raises(FlShuffleError) as refused:
+                handler.answer(method, data)
+            assert str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_every_mistake_is_one_line(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def says(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(["shuffler", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    store, held = str(lab.store), lab.store / "settings.json"
+    new = ["--passes", str(tmp_path / "new"), "--clients", "4", "--sites", "2"]
+    new += ["--min-reports", "2", "--address", "localhost:1"]
+    for arguments, said in (
+        (("init", store, *new), "is not empty"),
+        (("init", "here", *new, "--address", "localhost"), "must be HOST:PORT"),
+        (("init", "here", *new, "--address", "localhost:99999"), "must be HOST:PORT"),
+        (("init", "here", *new, "--address", "l\xf6calhost:1"), "must be HOST:PORT"),
+        (("init", "here", *new, "--sites", "5"), "--sites = 5"),
+        (("init", "here", *new, "--min-reports", "1"), "--min-reports = 1"),
+        (("init", "here", *new, "--min-reports", "5"), "--min-reports = 5"),
+        (("key", str(tmp_path / "analyzer.key")), "exists already"),
+        (("serve", str(tmp_path / "nowhere")), "cannot be read"),
+        (("serve", store, "--listen", "203.0.113.1:1"), "cannot be listened at"),
+    ):
+        assert said in says(*arguments)
+    for path, mode, right in ((held, 0o644, "600"), (lab.store, 0o755, "700")):
+        path.chmod(mode)
+        assert f"chmod {right}" in says("serve", store)
+        path.chmod(int(right, 8))
+    right = held.read_text()
+    for text, said in (
+        ("[" * 100_000, "is damaged"), ("[1]", "is damaged"), ("{}", "no settings"),
+        (right.replace("settings 2", "settings 1"), "no settings"),
+        (right.replace('"key": "', '"key": "x'), "is damaged"),
+    ):  # fmt: skip
+        held.write_text(text)
+        assert said in says("serve", store) and "settings.json" in says("serve", store)
+
+
+def play(lab: Lab, name: str, *settings: str, resume: str = "no") -> Path:
+    """Run the reference apps, or a user's own, in this process, with a shuffler that listens; the
+    run's folder. No node's reply holds anything."""
     config, key = resolve_config(CONFIG, settings), str(lab.home / "analyzer.key")
+    own = OWN[0] in settings
+    apps = (own_federation.client, own_federation.server) if own else (client_app, server_app)
     given = {RESOLVED: config.to_json(), "run-directory": str(lab.home / name), "resume": resume}
     given[parties.SHUFFLER] = str(lab.given("analyzer"))
     given[parties.ANALYZER_KEY] = key if config.privacy.release == "reports" else ""
@@ -98,9 +299,7 @@ def noting(monkeypatch: MonkeyPatch) -> list[tuple[Agreement, np.ndarray]]:
     return sent
 
 
-def before_second(
-    monkeypatch: MonkeyPatch, owner: type, name: str, first: Callable[[], None]
-) -> None:
+def before_second(patch: MonkeyPatch, owner: type, name: str, first: Callable[[], None]) -> None:
     """Call `first` before the method is called for the second round."""
     whole, calls = getattr(owner, name), list[None]()
 
@@ -110,7 +309,7 @@ def before_second(
             first()
         return whole(*given, **named)
 
-    monkeypatch.setattr(owner, name, called)
+    patch.setattr(owner, name, called)
 
 
 def die() -> None:
@@ -118,27 +317,20 @@ def die() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "batches", "apps"),
-    [
-        ("reports", 3, (client_app, server_app)),
-        ("sum", 1, (client_app, server_app)),
-        ("reports", 1, (own_federation.client, own_federation.server)),
-    ],
+    "settings", [["privacy.reports_per_round=3"], ["privacy.release=sum"], OWN]
 )
 def test_the_server_steps_along_the_mean_of_what_was_handed_over(
-    lab: Lab, monkeypatch: MonkeyPatch, release: str, batches: int, apps: Apps
+    served: Lab, monkeypatch: MonkeyPatch, settings: list[str]
 ) -> None:
-    noted, own = noting(monkeypatch), apps[0] is own_federation.client
-    settings = [f"privacy.release={release}", f"privacy.reports_per_round={batches}"]
-    settings += ["run.rounds=1", "server.learning_rate=1.0"]
-    if own:
-        settings += ["app.client=own:client", "app.server=own:server"]
-    run = play(lab, "run", *settings, apps=apps)
+    noted = noting(monkeypatch)
+    settings = [*settings, "run.rounds=1", "server.learning_rate=1.0"]
+    config, run = resolve_config(CONFIG, settings), play(served, "run", *settings)
+    batches, release = config.privacy.reports_per_round, config.privacy.release
     sent = [reports for _, reports in noted]
     assert len(sent) == CLIENTS and {len(reports) for reports in sent} == {batches}
     assert len({row.tobytes() for reports in sent for row in reports}) == CLIENTS * batches
     # A report points uphill; the own app's first model is zero.
-    config, last = resolve_config(CONFIG, settings), load_file(run / "model.safetensors")
+    last, own = load_file(run / "model.safetensors"), OWN[0] in settings
     first = {"weight": torch.zeros(6)} if own else load_task(config).model(config).state_dict()
     step = [(values - last[name]).double().reshape(-1) for name, values in first.items()]
     mean = torch.from_numpy(np.concatenate(sent)).double().mean(dim=0)
@@ -152,7 +344,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     for text in texts:
         assert towards(release, "apart") in text and "which shuffles, too" not in text
     with pytest.raises(RunError, match="handed round 1 over"):
-        lab.analyzer(noted[0][0]).open(1, EVERYBODY)
+        served.analyzer(noted[0][0]).open(1, EVERYBODY)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +358,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     ],
 )
 def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
-    lab: Lab, monkeypatch: MonkeyPatch, owner: type, name: str, lost: bool
+    served: Lab, monkeypatch: MonkeyPatch, owner: type, name: str, lost: bool
 ) -> None:
     batches: dict[int, list[list[bytes]]] = {}
     fetch = RemoteBatch.fetch
@@ -178,8 +370,8 @@ def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
     monkeypatch.setattr(RemoteBatch, "fetch", noted)
     with monkeypatch.context() as patch, pytest.raises(Stop):
         before_second(patch, owner, name, die)
-        play(lab, "run")
-    run = play(lab, "run", resume="yes")
+        play(served, "run")
+    run = play(served, "run", resume="yes")
     assert attempts(run) == [(1, 1), *[(2, 0)] * lost, (2, 1), (3, 1)]
     assert summary(run)["rounds"] == 3
     # Whatever was fetched more than once was the same, byte for byte.
@@ -189,7 +381,7 @@ def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
 
 
 def test_reports_that_cannot_be_used_end_the_run_unless_some_may_be_hostile(
-    lab: Lab, monkeypatch: MonkeyPatch
+    served: Lab, monkeypatch: MonkeyPatch
 ) -> None:
     calls, seal = list[bytes](), link.seal
 
@@ -198,50 +390,34 @@ def test_reports_that_cannot_be_used_end_the_run_unless_some_may_be_hostile(
         return calls[-1] if len(calls) > 1 else bytes(len(calls[-1]))
 
     monkeypatch.setattr(link, "seal", first_is_garbage)
-    found = summary(play(lab, "run"))
+    found = summary(play(served, "run"))
     assert found["failed"] and found["rounds"] == 1
     assert "1 of 6 reports cannot be used" in found["stopped_early"]
     calls.clear()
     # An analyzer gets single reports.
     median = "server.analyzer=coordinate-median"
-    run = play(lab, "other", "privacy.assumed_honest=4", median)
+    run = play(served, "other", "privacy.assumed_honest=4", median)
     assert summary(run)["rounds"] == 3
     assert "1 of 6 reports cannot be used" in (run / "run.log").read_text()
 
 
-def test_ledgers_that_are_older_than_the_run_or_counted_others_are_refused(
-    lab: Lab, monkeypatch: MonkeyPatch
+def test_what_is_older_than_the_run_or_counted_others_is_refused(
+    tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
-    close = RemoteBatch.close
+    lab, sent, close = Lab(tmp_path), noting(monkeypatch), RemoteBatch.close
 
     def others(self: RemoteBatch) -> Any:
         present = close(self)
         present[0] ^= self.number == 2
         return present
 
-    with monkeypatch.context() as patch, pytest.raises(Stop):
+    before, right = tmp_path / "before", tmp_path / "right"  # in the first, round 2 is open
+    with lab.serving(), monkeypatch.context() as patch, pytest.raises(Stop):
+        before_second(patch, RemoteBatch, "close", lambda: shutil.copytree(lab.store, before))
         before_second(patch, RemoteBatch, "fetch", die)  # round 2 is counted, and not yet fetched
         play(lab, "run")
     shutil.copytree(lab.home / "run", lab.home / "older")
-    with monkeypatch.context() as patch:
-        patch.setattr(RemoteBatch, "close", others)
-        with pytest.raises(RunError, match="holds other clients' reports"):
-            play(lab, "run", resume="yes")
-    assert attempts(play(lab, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
-    with pytest.raises(RunError, match="handed round 2 over already"):
-        play(lab, "older", resume="data-unchanged")
-
-
-def test_a_shufflers_store_that_is_older_than_the_run_is_refused(
-    tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    lab, sent = Lab(tmp_path, sites=1), noting(monkeypatch)
-    before = tmp_path / "before"  # round 2 is open there
-    with lab.serving(), monkeypatch.context() as patch, pytest.raises(Stop):
-        before_second(patch, RemoteBatch, "close", lambda: shutil.copytree(lab.store, before))
-        before_second(patch, RemoteBatch, "fetch", die)
-        play(lab, "run")
-    lab.store.rename(tmp_path / "right")
+    lab.store.rename(right)
     before.rename(lab.store)
     with lab.serving():
         for _ in range(2):
@@ -252,23 +428,26 @@ def test_a_shufflers_store_that_is_older_than_the_run_is_refused(
         batch = lab.analyzer(sent[0][0]).open(2, ~EVERYBODY)
         with pytest.raises(PrivacyBudgetError, match="fewer usable reports"):
             batch.close()
+    lab.store.rename(before)
+    right.rename(lab.store)
+    with lab.serving():
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteBatch, "close", others)
+            with pytest.raises(RunError, match="holds other clients' reports"):
+                play(lab, "run", resume="yes")
+        assert attempts(play(lab, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
+        with pytest.raises(RunError, match="handed round 2 over already"):
+            play(lab, "older", resume="data-unchanged")
 
 
 def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
-    for wrong in (
-        ["run.entropy=seeded"],
-        ["training.schedule=sequential"],
-        ["privacy.release=sum", "privacy.randomizer=some:randomizer"],
-    ):
-        with pytest.raises(InvalidValueError, match="privacy.shuffler = 'apart'"):
-            resolve_config(CONFIG, wrong)
     config = resolve_config(CONFIG)
     inside = resolve_config(CONFIG, ["privacy.shuffler=in-server"])
     with pytest.raises(ConfigError, match="in a simulation one process plays all parties"):
         simulate(config)
     site, analyzer = str(lab.given("site-0")), {parties.SHUFFLER: str(lab.given("analyzer"))}
     both = {parties.SHUFFLER: site, parties.ANALYZER_KEY: str(lab.home / "analyzer.key.pub")}
-    for read, wanted, given, message in (
+    for read, wanted, configured, message in (
         (parties.sender_of, config, {}, "this node knows no shuffler"),
         (parties.sender_of, inside, both, "to its own shuffler and to nobody else"),
         (parties.sender_of, config, {parties.SHUFFLER: site}, "and no analyzer-key"),
@@ -280,5 +459,5 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
         (parties.link_of, inside, {parties.SHUFFLER: site}, "uses none"),
     ):
         with pytest.raises(ConfigError, match=message):
-            read(wanted, given)
+            read(wanted, configured)
     assert parties.link_of(inside, {}) is None
