@@ -29,6 +29,7 @@ def test_every_field_has_a_text_a_check_and_a_valid_default() -> None:
 
 
 POOLED = "run.noise=pooled"
+APART = "privacy.shuffler=apart privacy.unit=client run.entropy=system"
 DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=system"
 
 
@@ -85,6 +86,12 @@ DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=
         (f"{DISCRETE} privacy.calibration=classical", "'classical' is for continuous noise"),
         (f"{DISCRETE} privacy.personalization=clipping", "is calibrated for continuous noise"),
         (f"{DISCRETE} server.weights=inverse-variance", "'inverse-variance' leaves the grid"),
+        (f"{APART} run.entropy=seeded", "privacy.shuffler = 'apart'"),
+        (f"{APART} training.schedule=sequential", "privacy.shuffler = 'apart'"),
+        (
+            f"{APART} privacy.release=sum privacy.randomizer=some:randomizer",
+            "privacy.shuffler = 'apart'",
+        ),
         ("run.rounds", "must look like section.key=value"),
         ("rounds=3", "must look like section.key=value"),
         ("run.=3", "must look like section.key=value"),
