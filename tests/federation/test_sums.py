@@ -75,6 +75,7 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
         {"total": np.array([np.nan, 0.0, 0.0]), "valid": both},
         {"total": np.zeros(4), "valid": both},
         {"reports": np.ones((2, 3), np.float32)},
+        {"total": np.array([np.inf, -np.inf, 1e308]), "valid": both},
     ]
     for position, answer in enumerate(answers):
         request = TrainRequest(1, 2 * position + np.arange(2), summed=True)
