@@ -1,4 +1,7 @@
-"""Each bound of the verifier against brute force, or against a closed form."""
+"""Each bound of the verifier against brute force, against a closed form, or against the accountant.
+
+Lengths are in noise widths.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,53 @@ import pytest
 from flint import arb, arb_mat
 from scipy.stats import norm
 
-from fl_shuffle.accounting.bounds.blanket import blanket_delta
-from fl_shuffle.accounting.laws.finite import KRandomizedResponse
-from fl_shuffle.certificates import convex_order, finite
+from fl_shuffle.certificates import convex_order
+from fl_shuffle.certificates.gram_order import Setting, gaussian_delta, gram_point
 from fl_shuffle.certificates.lines import line
-from fl_shuffle.certificates.writing import proven
-from fl_shuffle.verify.balls import excess, gaussian_delta
-from fl_shuffle.verify.gram import Others
+from fl_shuffle.verify import balls
+from fl_shuffle.verify.gaussian import Group, Round
+from fl_shuffle.verify.gram import EXTRA, NOTHING, Gram, Others, Places, boxes, corner, law
 from fl_shuffle.verify.line import Line
-from fl_shuffle.verify.reading import Fields, Work
+from fl_shuffle.verify.reading import Fields, Refused, Work
 from fl_shuffle.verify.rounds import composed, kinks
-from fl_shuffle.verify.shuffled import by_chords, comparison, convex_order_delta
-from tests.oracles import cells, divergence_among_equals, krr_matrix, shuffle_delta
+from fl_shuffle.verify.shuffled import WAYS, by_chords, comparison, point_delta
+from tests import oracles
 
 PLENTY = 1e12
+LETTERS = [chr(ord("a") + i) for i in range(len(EXTRA))]
+GRID = {"width": "0.1", "low": "-60", "top": "60", "bottom": "60"}
+EQUAL = Setting(1.0, 0.5, ((0.5, 700),))
+QUARTERS = "xyxyddyddxyddyd.yxyddyd.."
+"""Of the square, the boxes of two halvings of either side."""
+WEAK = Setting(0.06, 0.03, ((0.0293, 10), (0.05, 9)))
+
+
+def verified(setting: Setting, epsilon: float, witness: Any) -> float:
+    """What the verifier proves at this point of one round's curve."""
+    own, move = arb(setting.own), arb(setting.move)
+    groups = tuple(Others(own, arb(c), move, n) for c, n in setting.groups)
+    point = Fields(witness, "point")
+    return float(point_delta((move, groups), Work(PLENTY), WAYS, arb(epsilon), point))
+
+
+# --- Facts about rounds ---------------------------------------------------------------------------
+
+
+def test_colluders_are_those_in_the_smallest_balls_and_other_grids_hide_nobody() -> None:
+    """A report on its own client's grid is told apart: what is left is its own noise."""
+
+    def hiding(colluders: int, grid: int = 1) -> list[tuple[float, int]]:
+        others = tuple(Group(1, r, 1, n) for r, n in ((3, 2), (1, 4), (2, 1)))  # type: ignore[arg-type]
+        each = Round(1, 3, grid, 1, 6, others, colluders)  # type: ignore[arg-type]
+        return [(float(r), n) for r, n in each.hiding()]
+
+    assert hiding(0) == [(1, 4), (2, 1), (3, 2)]
+    assert hiding(4) == [(2, 1), (3, 2)]
+    assert hiding(6) == [(3, 1)]
+    assert hiding(7) == hiding(100) == hiding(0, grid=1024) == []
+
+
+# --- One curve, and many rounds -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mu", [1e-6, 0.01, 0.5, 3.0, 40.0])
@@ -35,7 +71,7 @@ def test_gaussian_excess_against_sixty_digits(mu: float, s: float) -> None:
     with mpmath.workdps(60):
         shift, half = mpmath.log(mpmath.mpf(s)) / mpmath.mpf(mu), mpmath.mpf(mu) / 2
         wanted = mpmath.ncdf(half - shift) - mpmath.mpf(s) * mpmath.ncdf(-half - shift)
-        off = excess(arb(s), arb(mu)) - arb(mpmath.nstr(wanted, 50))
+        off = balls.excess(arb(s), arb(mu)) - arb(mpmath.nstr(wanted, 50))
     assert abs(float(off.mid())) <= 1e-30 + float(off.rad())
 
 
@@ -55,7 +91,7 @@ def test_kinks_lie_above_a_convex_function_and_drop_what_is_not_convex() -> None
 def test_composed_gaussian_rounds_lie_just_above_the_closed_form(mu: float, times: int) -> None:
     step = 2.0 ** math.floor(math.log2(mu / 10))
     points = [
-        (i, gaussian_delta(arb(step) * i, arb(mu)).upper()) for i in range(int(9 * mu / step))
+        (i, balls.gaussian_delta(arb(step) * i, arb(mu)).upper()) for i in range(int(9 * mu / step))
     ]
     total = mu * math.sqrt(times)
 
@@ -66,54 +102,52 @@ def test_composed_gaussian_rounds_lie_just_above_the_closed_form(mu: float, time
 
     for epsilon in (0.2 * total, total, 3 * total):
         found = delta(epsilon, times, 2 / total, 4096)
-        exact = float(gaussian_delta(arb(epsilon), arb(total)))
-        assert exact <= found <= 1.01 * exact
+        true = float(balls.gaussian_delta(arb(epsilon), arb(total)))
+        assert true <= found <= 1.01 * true
         # Whatever the tilt and the window, what comes out lies above.
         for odd, few in ((0.1, 64), (30.0, 512)):
-            assert delta(epsilon, times, odd, few) >= exact
-        assert delta(epsilon, times - 1, 2 / total, 4096) < exact
+            assert delta(epsilon, times, odd, few) >= true
+        assert delta(epsilon, times - 1, 2 / total, 4096) < true
 
 
-@pytest.mark.parametrize(("k", "epsilon0"), [(2, 1.0), (3, 0.5), (4, 2.0)])
-@pytest.mark.parametrize("clients", [1, 2, 5])
-def test_randomized_response_against_enumeration(k: int, epsilon0: float, clients: int) -> None:
-    facts = {"randomizer": {"name": "krr", "k": str(k), "epsilon0": str(epsilon0)}}
-    facts |= {"clients": str(clients), "times": "1"}
-    for epsilon in (0.0, 0.2 * epsilon0, 0.7 * epsilon0):
-        held = finite.point(k, epsilon0, max(clients, 2), epsilon, single=True)
-        points = [{"index": "0", **held}]
-        window = {"step": repr(epsilon or 0.1), "tilt": "40", "cells": "64"}
-        if epsilon:
-            points = [{"index": "0", "by": "local"}, {"index": "1", **held}]
-        witness = {**window, "points": points}
-        found = float(proven("finite", facts, witness)(arb(repr(epsilon)).mid()))
-        blanket = blanket_delta(KRandomizedResponse(epsilon0, k), clients, epsilon).delta
-        matrix = krr_matrix(epsilon0, k)
-        exact = shuffle_delta(*matrix[:2], [matrix[0]] * (clients - 1), math.exp(epsilon))
-        assert exact <= found
-        assert (1 - 4e-4) * blanket <= found <= 1.02 * blanket + 1e-9
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_sum_of_equal_terms_against_enumeration(count: int) -> None:
+    terms = [(0.3, -0.75), (0.45, 0.0), (0.2, 0.5), (0.05, 2.25)]
+    true = sum(
+        math.prod(p for p, _ in drawn) * max(sum(x for _, x in drawn), 0.0)
+        for drawn in itertools.product(terms, repeat=count)
+    )
+    p, x = (np.array(each) for each in zip(*terms, strict=True))
+    in_balls = [(arb(mass), arb(value)) for mass, value in terms]
+    masses = arb_mat([[mass for mass, _ in in_balls]])
+    for odd in ({}, {"theta": "3"}, {"last": "9"}, {"h": "1"}, {"smoothing": "2"}):
+        rule = Line(Fields({"exact": "3"} | line(p, x, count, 0.01) | odd, "line"), count)
+        found = float(rule.of_equals(in_balls, Work(PLENTY)))
+        assert true * (1 - 1e-12) <= found
+        assert odd or found <= 1.02 * true
+        # Of many laws at once.
+        (row,) = (masses * arb_mat([rule.columns(value, True) for _, value in in_balls])).tolist()
+        assert true * (1 - 1e-12) <= float(rule.bound(row, *rule.weights()))
+
+
+# --- The swap and convex order --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("function", "slope", "reach", "last"),
     [
-        (lambda t: np.exp(-2.0 * t), 0.0, 0.5, 3.0),
+        (lambda t, exp: exp(-2 * t), 0.0, 0.5, 3.0),
         # Steep: values of 1e47 that are hardly ever taken, beside a mean of 1.2.
-        (lambda t: np.exp(109.0 * (t - 1) ** 2), 43.6 * math.exp(109.0 * 0.04), 0.04, 1.2),
+        (lambda t, exp: exp(109 * (t - 1) ** 2), 43.6 * math.exp(109.0 * 0.04), 0.04, 1.2),
     ],
 )
 def test_chords_lie_just_above_quadrature_and_do_not_cancel(
-    function: Callable[[Any], Any], slope: float, reach: float, last: float
+    function: Callable[[Any, Any], Any], slope: float, reach: float, last: float
 ) -> None:
-    g = np.linspace(-12, 12, 200_001)
-    z = np.exp(reach * g - reach**2 / 2)
-    exact = float(np.trapezoid(function(np.minimum(z, last)) * norm.pdf(g), g))
-
-    def in_balls(t: arb) -> arb:
-        return (-2 * t).exp() if slope == 0.0 else (109 * (t - 1) ** 2).exp()
-
-    found = float(by_chords(in_balls, arb(slope), arb(reach), arb(last)))
-    assert exact <= found <= 1.001 * exact
+    z = np.exp(reach * oracles.G - reach**2 / 2)
+    true = float(oracles.GW @ function(np.minimum(z, last), np.exp))
+    found = by_chords(lambda t: function(t, arb.exp), arb(slope), arb(reach), arb(last))
+    assert true <= float(found) <= 1.001 * true
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
@@ -122,9 +156,8 @@ def test_the_comparison_lies_above_every_report_on_a_line(epsilon: float, eta: f
     """P, Q and R normal with means anywhere within the allowed distances of one another."""
     a, move, spread = math.exp(epsilon), 0.8, 1.1
     nodes = Fields({"unit": "1", "below": "90", "above": "70", "beyond": "60"}, "nodes")
-    law, cut = comparison(arb(a), arb(move), arb(spread), arb(eta), nodes)
-    values = np.array([float(x) for _, x in law])
-    masses = np.array([float(p) for p, _ in law])
+    found, cut = comparison(arb(a), arb(move), arb(spread), arb(eta), nodes)
+    masses, values = np.array([[float(p), float(x)] for p, x in found]).T
     assert masses.sum() == pytest.approx(1)
     x = np.linspace(-14, 15, 60_001)
     touched = 0.0
@@ -132,62 +165,165 @@ def test_the_comparison_lies_above_every_report_on_a_line(epsilon: float, eta: f
         ratio = (norm.pdf(x) - a * norm.pdf(x, move)) / norm.pdf(x, r)
         lifted = ratio + eta * np.abs(ratio)
         for t in (-2.0, -0.7, -0.2, 0.0, 0.2, 0.7, 2.0):
-            exact = float(np.trapezoid(np.maximum(lifted - t, 0) * norm.pdf(x, r), x))
-            found = float(masses @ np.maximum(values - t, 0)) + float(cut)
-            assert exact <= found + 1e-8
-            touched = max(touched, exact / found)
+            true = float(np.trapezoid(np.maximum(lifted - t, 0) * norm.pdf(x, r), x))
+            bound = float(masses @ np.maximum(values - t, 0)) + float(cut)
+            assert true <= bound + 1e-8
+            touched = max(touched, true / bound)
     assert touched > 0.85
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_sum_of_equal_terms_against_enumeration(count: int) -> None:
-    law = [(0.3, -0.75), (0.45, 0.0), (0.2, 0.5), (0.05, 2.25)]
-    exact = sum(
-        math.prod(p for p, _ in drawn) * max(sum(x for _, x in drawn), 0.0)
-        for drawn in itertools.product(law, repeat=count)
-    )
-    p, x = (np.array(each) for each in zip(*law, strict=True))
-    balls = [(arb(mass), arb(value)) for mass, value in law]
-    masses = arb_mat([[mass for mass, _ in balls]])
-    for odd in ({}, {"theta": "3"}, {"last": "9"}, {"h": "1"}, {"smoothing": "2"}):
-        rule = Line(Fields({"exact": "3"} | line(p, x, count, 0.01) | odd, "line"), count)
-        found = float(rule.of_equals(balls, Work(PLENTY)))
-        assert exact * (1 - 1e-12) <= found
-        assert odd or found <= 1.02 * exact
-        # Of many laws at once.
-        (row,) = (masses * arb_mat([rule.columns(value, True) for _, value in balls])).tolist()
-        assert exact * (1 - 1e-12) <= float(rule.bound(row, *rule.weights()))
+# --- The Gram order -------------------------------------------------------------------------------
 
 
-def test_the_swap_lies_above_exact_shuffles_of_three() -> None:
-    mu, count = 0.3, 2
-    groups = (Others(arb(mu / 2), arb(mu / 2), arb(mu), count),)
-    # Reports in cells, which is a step after the mechanism: no valid bound lies below.
-    laws = [cells([mean], np.linspace(-2.5, 2.5, 17), "gaussian") for mean in (-mu / 2, 0, mu / 2)]
-    nodes = {"unit": "0.3", "below": "60", "above": "60", "beyond": "9", "exact": "1"}
-    for epsilon in (0.0, 0.1):
-        worst = max(
-            shuffle_delta(*pair, [laws[place] for place in others], math.exp(epsilon))
-            for pair in itertools.permutations((laws[0], laws[2]))
-            for others in itertools.combinations_with_replacement(range(3), count)
-        )
-        for m, zeta, rate, theta in ((1.4, 1.2, 3, 2), (1.8, 1.35, 9, 1), (1.5, 1.0, 2, 4)):
-            witness = nodes | {"m": str(m), "zeta": str(zeta), "rate": str(rate)}
-            witness |= {"theta": str(theta), "h": "0.2", "smoothing": "0.001", "last": "500"}
-            chosen = Fields(witness, "point")
-            assert convex_order_delta(groups, arb(epsilon), chosen, Work(PLENTY)) >= worst
+def matrix(gram: Gram) -> tuple[float, float, float]:
+    """|P|^2, |Q|^2 and P.Q of the displacements."""
+    d1, d2, b = float(gram.d1), float(gram.d2), float(gram.b)
+    return d1 * d1 + b * b, d2 * d2 + b * b, b * b - d1 * d2
+
+
+@pytest.mark.parametrize(
+    ("d1", "d2", "b"),
+    [(0.9, 0.1, 0.3), (0.1, 0.9, 1e-6), (0.5, 0.5, 0.7), (1.2, -0.3, 0.2), (-0.3, 1.1, 0.4)],
+)
+@pytest.mark.parametrize("a", [1.0, 1.5])
+def test_a_law_lies_just_above_the_true_one(d1: float, d2: float, b: float, a: float) -> None:
+    """Stop-losses of the finite law, what it leaves out added."""
+    gram, places = Gram(arb(d1), arb(d2), arb(b)), Places(Fields(GRID, "the grid of the tests"))
+    masses, left = law(gram, arb(a), 8, places)
+    values, p = (np.array([float(x) for x in each]) for each in (places.values, masses))
+    assert p.sum() == pytest.approx(1, abs=1e-12) and (p >= -1e-25).all()
+    t = 1 - a + np.linspace(-2, 4, 13)
+    true = oracles.gram_stop_loss(matrix(gram), a, t)
+    found = np.maximum(values - t[:, None], 0) @ p + float(left)
+    assert (true <= found * (1 + 1e-6) + 1e-7).all()
+    assert (found < 1.1 * np.maximum(true, 1e-3)).all()
+
+
+def client_unit(rng: np.random.Generator, own: float, other: float) -> tuple[Any, ...]:
+    """The move and the means p, q and r on their spheres; the box of the angles of p and q with the
+    point opposite r."""
+    columns, rows = (1 << int(each) for each in rng.integers(0, 6, 2))
+    first = rng.uniform(0, math.pi)
+    second = rng.uniform(0, math.pi - first)
+    box = int(first / math.pi * columns), int(second / math.pi * rows), columns, rows
+    p, q = (own * np.array([-math.cos(g), math.sin(g)]) for g in (first, -second))
+    return 2 * own, p, q, np.array([other, 0.0]), box
+
+
+def record_unit(rng: np.random.Generator, own: float, other: float) -> tuple[Any, ...]:
+    """Any means in their balls, p and q at most the move apart; the box of their distances to r."""
+    move, unit = own * rng.uniform(0.05, 1.9), rng.normal(size=(3, 3)) * 0.9
+    p, q, r = (v / max(np.linalg.norm(v), 1) for v in unit)
+    p, q, r = own * p, own * q, other * r
+    q = p + (q - p) * min(1, move / np.linalg.norm(q - p))
+    columns, rows = (1 << int(each) for each in rng.integers(0, 7, 2))
+    across = (p - r) @ (p - r) / (own + other) ** 2
+    along = ((p - r) @ (p - r) - (q - r) @ (q - r)) / (2 * move * (own + other))
+    i, j = int(across * columns), int((along + 1) / 2 * rows)
+    return move, p, q, r, (min(i, columns - 1), min(j, rows - 1), columns, rows)
+
+
+@pytest.mark.parametrize("drawn", [client_unit, record_unit])
+def test_a_corner_is_above_every_configuration_of_its_box(
+    drawn: Callable[..., tuple[Any, ...]],
+) -> None:
+    """Lemma 1 between matrices: dU, dW >= 0 and dX <= sqrt(dU dW). The box may not be left out."""
+    rng, tight = np.random.default_rng(3), 0
+    for _ in range(500):
+        own, other = rng.uniform(0.1, 1), rng.uniform(0.05, 1)
+        move, p, q, r, box = drawn(rng, own, other)
+        others = Others(arb(own), arb(other), arb(move), 1)
+        found = corner(others, (*box, LETTERS[int(rng.integers(len(LETTERS)))]))
+        assert found
+        with pytest.raises(Refused, match="may hold something"):
+            corner(others, (*box, NOTHING))
+        u, w, x = matrix(found)
+        du, dw, dx = u - (p - r) @ (p - r), w - (q - r) @ (q - r), x - (p - r) @ (q - r)
+        assert min(du, dw) >= -1e-12
+        room = math.sqrt(max(du, 0) * max(dw, 0)) - dx
+        assert room >= -1e-9
+        tight += room < 0.02
+    assert tight > 10
+
+
+def test_boxes_cover_the_square_and_nothing_else_is_a_tree() -> None:
+    rng = np.random.default_rng(2)
+    others = Others(arb(1), arb(1), arb(2), 1)
+    for tree in ("a", "xaa", "yxaaa", "xyaaya.", "xyaxaayaa", "yxxaaaxa."):
+        leaves = list(boxes(tree))
+        for _ in range(300):
+            x = rng.random()
+            y = rng.random() * (1 - x)
+            assert any(
+                i <= x * columns <= i + 1
+                and j <= y * rows <= j + 1
+                and corner(others, (i, j, columns, rows, letter))
+                for i, j, columns, rows, letter in leaves
+            )
+    for tree in ("", "x", "xa", "aa", "yaaa", "x" * 60, "y" * 60, "x" * 100_000):
+        with pytest.raises(Refused, match="boxes"):
+            list(boxes(tree))
+    with pytest.raises(Refused, match="no letter"):
+        corner(others, (0, 0, 1, 1, "z"))
+
+
+def of_a_data_set(epsilon: float) -> float:
+    """The exact divergence of `EQUAL` where all others are at an end of the client's own ball."""
+    return max(oracles.divergence_among_equals(1.0, at, 700, epsilon) for at in (-0.5, 0.5))
+
+
+def page_point(epsilon: float) -> Any:
+    """A witness for `EQUAL` by convex order alone."""
+    shape = convex_order.Shape(700, 1.0, 1.0, 0.5)
+    return convex_order.point(shape, epsilon, 1.6 * of_a_data_set(epsilon))
+
+
+@pytest.mark.parametrize(
+    ("setting", "epsilon", "close"),
+    [
+        (EQUAL, 0.0, 0.01),
+        (EQUAL, 0.1, 0.01),
+        # One of two groups wider than the client, whose mean moves by less than its diameter.
+        (Setting(0.5, 0.4, ((0.4, 200), (0.6, 100))), 0.05, 0.03),
+        # Weak reports, whose weights are all about one.
+        (WEAK, 0.0, 0.03),
+        (WEAK, 0.05, 0.03),
+    ],
+)
+def test_a_point_is_about_the_accountants(setting: Setting, epsilon: float, close: float) -> None:
+    delta = gaussian_delta(setting, epsilon)
+    found = verified(setting, epsilon, gram_point(setting, epsilon, delta))
+    assert found == pytest.approx(delta, rel=close)
+    assert setting is not EQUAL or found > of_a_data_set(epsilon)
 
 
 @pytest.mark.parametrize(("epsilon", "share"), [(0.0, 0.55), (0.1, 0.18)])
-def test_many_reports_against_the_exact_divergence_of_a_data_set(
+def test_convex_order_lies_above_the_exact_divergence_of_a_data_set(
     epsilon: float, share: float
 ) -> None:
-    mu, count = 1.0, 700
-    exact = max(divergence_among_equals(mu, at, count, epsilon) for at in (-mu / 2, mu / 2))
-    shape = convex_order.Shape(count, mu, mu, mu / 2)
-    witness = convex_order.point(shape, epsilon, 1.6 * exact)
-    assert witness
-    groups = (Others(arb(mu / 2), arb(mu / 2), arb(mu), count),)
-    found = convex_order_delta(groups, arb(epsilon), Fields(witness, "point"), Work(PLENTY))
-    assert exact <= found
-    assert share * found < exact  # a bound that much smaller would be seen to be false
+    true, found = of_a_data_set(epsilon), verified(EQUAL, epsilon, page_point(epsilon))
+    assert share * found < true <= found  # one that much smaller would be seen to be false
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["gram", "convex order"])
+def test_no_witness_makes_a_point_smaller_than_a_data_set(by: str) -> None:
+    """Every parameter at odd values: refused, or a bound all the same."""
+    true, witness = of_a_data_set(0.0), page_point(0.0)
+    if by == "gram":
+        witness = gram_point(EQUAL, 0.0, gaussian_delta(EQUAL, 0.0))
+        assert witness
+        witness |= {"boxes": [QUARTERS], "fine": "4"}
+    assert verified(EQUAL, 0.0, witness) > true
+    names = [name for name in witness if name not in ("by", "nodes", "boxes")]
+    accepted = 0
+    for name, factor in itertools.product(names, (-1.0, 0.7, 8.0)):
+        changed = factor * float(witness[name])
+        text = str(round(changed)) if "." not in witness[name] else repr(changed)
+        try:
+            found = verified(EQUAL, 0.0, witness | {name: text})
+        except (Refused, ArithmeticError, ValueError):
+            continue
+        accepted += 1
+        assert found > true, (name, text, found)
+    assert len(names) == (18 if by == "gram" else 12) and accepted > 12

@@ -1,11 +1,12 @@
-"""Certificates of runs: the facts come from the ledger, read by the verifier itself."""
+"""Certificates of runs, whose facts the verifier reads in the ledger itself; and of answers."""
 
 from __future__ import annotations
 
 import json
+import math
+import random
 import shutil
 import sqlite3
-from collections import Counter
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -20,30 +21,29 @@ from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
 from fl_shuffle.certificates.writing import exact, text_of
 from fl_shuffle.cli import main
-from fl_shuffle.errors import InvalidValueError, NotApplicableError, RunError
 from fl_shuffle.ledger.store import first_link, next_link
 from fl_shuffle.verify.claims import check
-from fl_shuffle.verify.gaussian import Group, Round, fits, hiding_variance, rounds_of
 from fl_shuffle.verify.ledger import ledger_facts
-from fl_shuffle.verify.reading import Fields, Refused
-from tests.verify.made import mu_of
+from fl_shuffle.verify.reading import Refused
+from tests.verify.made import ROUND, mu_of, replaced
 
-CLIENTS = 40
+CLIENTS, REPORTS = 40, 2
 SMALL = {
     "run.rounds": 2,
     "data.clients": CLIENTS,
     "budgets.levels": 2,
-    "budgets.low": 0.2,
-    "budgets.high": 0.4,
+    "budgets.low": 20.0,
+    "budgets.high": 40.0,
     "training.participation": 0.8,
     "privacy.target_delta": 1e-3,
     "privacy.assumed_honest": 0.9,
     "privacy.release": "sum",
+    "privacy.reports_per_round": REPORTS,
 }
 
 
 @pytest.fixture(scope="module")
-def run(coarse_pairs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     fs.simulate(overrides=SMALL, out=folder)
     return folder
@@ -56,44 +56,24 @@ def book(run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def certified(run: Path) -> dict[str, dict[str, Any]]:
-    return {column: fs.certify(run, column=column) for column in ("sum", "local")}
+def certified(run: Path) -> dict[str, Any]:
+    """Of the run's headline: what its sums say of the most exposed client."""
+    return fs.certify(run)
 
 
 @pytest.mark.parametrize("column", ["sum", "local"])
-def test_a_run_is_certified_and_accepted_beside_its_ledger(
-    run: Path, certified: dict[str, dict[str, Any]], column: str
-) -> None:
-    written = certified[column]
-    found = check(text_of(written), run / "ledger.sqlite")
-    assert found.kind == column
+def test_a_run_is_certified_and_accepted_beside_its_ledger(run: Path, column: str) -> None:
+    """As the accountant says it, of clients that were there and that were not: who else was, how
+    often, and how many of them are honest, the verifier reads in the ledger."""
     with closing(sqlite3.connect(run / "ledger.sqlite")) as database:
-        asked = f"SELECT {column} FROM client_spend WHERE client_id = {found.client}"
-        ((says,),) = database.execute(asked).fetchall()
-    claimed = float(written["claim"]["epsilon"])
-    assert says * (1 - 1e-9) <= claimed <= says * (1 + 2e-5)
-
-
-def test_facts_are_the_attendance_of_the_client(run: Path) -> None:
-    with closing(sqlite3.connect(run / "ledger.sqlite")) as database:
-        present: dict[int, set[int]] = {}
-        for attempt, client in database.execute("SELECT attempt, client_id FROM attendance"):
-            present.setdefault(attempt, set()).add(client)
-        class_of = dict(database.execute("SELECT client_id, class_id FROM clients"))
-    assert len({len(who) for who in present.values()} | {CLIENTS}) > 1, "nobody was absent"
+        spent = dict(database.execute(f"SELECT client_id, {column} FROM client_spend").fetchall())
+    assert len(set(spent.values())) > 2, "both levels of budgets, and somebody was absent"
     for client in range(0, CLIENTS, 7):
-        wanted: Counter[tuple[int, int]] = Counter()
-        for who in present.values():
-            if client in who:
-                kinds = Counter(class_of[other] for other in who - {client})
-                wanted[tuple(kinds[i] for i in sorted(set(class_of.values())))] += 1  # type: ignore[index]
-        facts = ledger_facts(run / "ledger.sqlite", "sum", client)
-        found: Counter[tuple[int, ...]] = Counter()
-        for each in facts["rounds"]:
-            found[tuple(int(g["count"]) for g in each["others"])] += int(each["times"])
-            arrived = 1 + sum(int(g["count"]) for g in each["others"])
-            assert int(each["colluders"]) == arrived - int(0.9 * arrived)
-        assert found == wanted
+        written = fs.certify(run, client=client, column=column)
+        found = check(text_of(written), run / "ledger.sqlite")
+        assert (found.kind, found.client) == (column, str(client))
+        claimed, says = float(written["claim"]["epsilon"]), spent[client]
+        assert says * (1 - 1e-9) <= claimed <= says * (1 + 2e-5)
 
 
 def changed(path: Path, statement: str, *, links_too: bool = False) -> None:
@@ -102,12 +82,9 @@ def changed(path: Path, statement: str, *, links_too: bool = False) -> None:
         database.execute(statement)
         if links_too:
             meta = {k: json.loads(v) for k, v in database.execute("SELECT key, value FROM meta")}
-            kinds = database.execute(
-                "SELECT noise, scale, radius, sensitivity, epsilon0, delta0, records "
-                "FROM classes ORDER BY class_id"
-            )
+            kinds = database.execute("SELECT * FROM classes ORDER BY class_id")
             who = database.execute("SELECT class_id FROM clients ORDER BY client_id").fetchall()
-            link = first_link(meta, [ClientClass(*row) for row in kinds], np.array(who)[:, 0])
+            link = first_link(meta, [ClientClass(*row) for _, *row in kinds], np.array(who)[:, 0])
             rows = database.execute("SELECT * FROM reservations ORDER BY attempt").fetchall()
             for *row, _ in rows:
                 link = next_link(link, tuple(row))
@@ -126,6 +103,8 @@ LINKS = "does not fit its link"
         ("UPDATE classes SET scale = 2 * scale", LINKS),
         ("UPDATE reservations SET present = NULL WHERE attempt = 1", LINKS),
         ("DELETE FROM reservations WHERE attempt = 1", LINKS),
+        # As a run of another seed would have it.
+        ("UPDATE meta SET value = '2' WHERE key = 'seed'", LINKS),
         ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
         ("UPDATE reservations SET present = x'00'", "present"),
         ("UPDATE classes SET scale = 'wide'", "not a number"),
@@ -139,9 +118,9 @@ LINKS = "does not fit its link"
     ],
 )
 def test_a_ledger_that_was_changed_is_refused(
-    book: Path, certified: dict[str, dict[str, Any]], statement: str, says: str
+    book: Path, certified: dict[str, Any], statement: str, says: str
 ) -> None:
-    text = text_of(certified["sum"])
+    text = text_of(certified)
     changed(book, statement)
     with pytest.raises(Refused, match=says):
         check(text, book)
@@ -155,37 +134,25 @@ def test_a_ledger_that_was_changed_is_refused(
             check(text, path)
 
 
-@pytest.mark.parametrize("column", ["sum", "local"])
-def test_another_run_or_client_is_refused(
-    run: Path, book: Path, certified: dict[str, dict[str, Any]], column: str
+@pytest.mark.parametrize(
+    ("where", "to"),
+    [
+        (("claim", "client"), "39"),
+        (("claim", "client"), "10000"),
+        (("claim", "client"), "any"),
+        ((*ROUND, "others", 0, "count"), "19"),
+        ((*ROUND, "times"), "1"),
+        ((*ROUND, "scale"), "3"),
+        ((*ROUND, "colluders"), "0"),
+    ],
+)
+def test_what_the_ledger_does_not_tell_is_refused(
+    run: Path, certified: dict[str, Any], where: tuple[str | int, ...], to: str
 ) -> None:
-    # As a run of another seed would have it: all its links are others.
-    changed(book, "UPDATE meta SET value = '2' WHERE key = 'seed'", links_too=True)
-    client = int(certified[column]["claim"]["client"])
-    with pytest.raises(Refused):
-        check(text_of(certified[column]), book)
-    for wrong in (client + 1, 10_000, "any"):
-        false = deepcopy(certified[column])
-        false["claim"]["client"] = str(wrong)
-        with pytest.raises(Refused):
-            check(text_of(false), run / "ledger.sqlite")
-
-
-@pytest.mark.parametrize("name", ["count", "times", "scale", "colluders"])
-def test_a_fact_that_the_ledger_does_not_tell_is_refused(
-    run: Path, certified: dict[str, dict[str, Any]], name: str
-) -> None:
-    """Above all one report more: no tightness of epsilon would show it."""
-    false = deepcopy(certified["sum"])
-    first = false["facts"]["rounds"][0]
-    holder = first["others"][0] if name == "count" else first
-    change = {"count": 1, "times": -1, "colluders": -1}.get(name)
-    before = float(holder[name])
-    holder[name] = str(int(before) + change) if change else exact(before / 2)
-    if holder[name] == "0":
-        del false["facts"]["rounds"][0]
-    with pytest.raises(Refused, match="facts: rounds not as the ledger has it"):
-        check(text_of(false), run / "ledger.sqlite")
+    """Another client; of two reports in a round one; above all a report more among the others,
+    which no tightness of epsilon would show."""
+    with pytest.raises(Refused, match="client|facts: rounds not as the ledger has it"):
+        check(text_of(replaced(certified, where, to)), run / "ledger.sqlite")
 
 
 @pytest.mark.parametrize(("kind", "counted"), [("sum", 2), ("shuffled", 2), ("local", 4)])
@@ -203,134 +170,131 @@ def test_every_released_attempt_counts(book: Path, kind: str, counted: int) -> N
     assert times() == counted * before > 0
 
 
-def test_words_of_the_commands(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, book = tmp_path / "claim.json", run / "ledger.sqlite"
-    assert main(["certify", str(run), "--column", "sum", "--client", "5", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    for words in ("client 5, sum: epsilon <= ", "certificate accepted: epsilon = ", "sha256 "):
-        assert words in said
-    assert f"fl-shuffle verify {out} --ledger {book}" in said
-    assert main(["verify", str(out), "--ledger", str(book)]) == 0
-    assert "facts: as the ledger has them, last link " in capsys.readouterr().out
+def test_what_has_none_is_said(run: Path, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = "UPDATE meta SET value = replace(value, '\"gaussian\"', '\"laplace\"')"
+    changed(book, other, links_too=True)
     for wrong, why in (
-        ([tmp_path], "not a run directory"),
-        ([run, "--out", tmp_path], "cannot be wr"),
+        ([run, "--client", CLIENTS], "must be one of the run's 40 clients"),
+        ([run / "nowhere"], "not a run directory"),
+        ([run, "--out", run], "cannot be written"),
+        ([book.parent], "the run's reports are not Gaussian"),
     ):
         assert main(["certify", *map(str, wrong)]) == 2
         assert why in capsys.readouterr().err
 
 
-def test_what_has_no_certificate_is_said(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="client"):
-        fs.certify(run, client=CLIENTS)
-    with pytest.raises(RunError):
-        fs.certify(tmp_path)
-    laplace = Path(shutil.copytree(run, tmp_path / "laplace"))
-    other = "UPDATE meta SET value = replace(value, '\"gaussian\"', '\"laplace\"')"
-    changed(laplace / "ledger.sqlite", other, links_too=True)
-    with pytest.raises(NotApplicableError, match="Gaussian"):
-        fs.certify(laplace)
-
-
-@pytest.mark.parametrize("colluders", [0, 1, 4, 9])
-def test_the_sum_counts_what_the_accountant_counts(colluders: int) -> None:
-    """V of every client against the package, steps far apart among them."""
-    scale = np.array([1.0, 0.9, 3000.0, 2.0e5])
-    grid = np.array([2.0**-16, 2.0**-16, 2.0**-4, 4.0])
-    counts = np.array([3, 4, 2, 1])
-    for own in range(4):
-        others = [
-            {"scale": exact(s), "radius": "1", "grid": exact(g), "count": str(n - (i == own))}
-            for i, (s, g, n) in enumerate(zip(scale, grid, counts.tolist(), strict=True))
-            if n - (i == own)
-        ]
-        entry = {"times": "1", "noise": "gaussian", "scale": exact(scale[own]), "radius": "1"}
-        entry |= {"sensitivity": "1", "grid": exact(grid[own]), "colluders": str(colluders)}
-        facts = {"dimension": "9", "rounds": [{**entry, "others": others}]}
-        (each,) = rounds_of(Fields(facts, "facts"))
-        found = hiding_variance(each)
-        assert int(found.p) / int(found.q) == pytest.approx(mu_of("sum", facts) ** -2, rel=1e-12)
-
-
-def test_colluders_are_those_in_the_smallest_balls() -> None:
-    def groups(colluders: int) -> list[tuple[float, int]]:
-        others = tuple(Group(1, r, 1, n) for r, n in ((3, 2), (1, 4), (2, 1)))  # type: ignore[arg-type]
-        each = Round(1, 3, 1, 1, 6, others, colluders)  # type: ignore[arg-type]
-        return [(float(r), n) for r, n in each.hiding()]
-
-    assert groups(0) == [(1, 4), (2, 1), (3, 2)]
-    assert groups(4) == [(2, 1), (3, 2)]
-    assert groups(6) == [(3, 1)]
-    assert groups(7) == groups(100) == []
-    own = Round(1, 1, 1, 1, 1, (), 0)  # type: ignore[arg-type]
-    assert not fits(own, Group(8, 1, 1, 1))  # type: ignore[arg-type]
-
-
 def test_the_report_says_accepted_of_the_very_file_that_was_checked(
-    book: Path, certified: dict[str, dict[str, Any]]
+    book: Path, certified: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, path = book.parent, book.with_name("certificate.json")
-    link = certified["sum"]["facts"]["run"]["link"]
+    link = certified["facts"]["run"]["link"]
+    verify = f"fl-shuffle verify {path} --ledger {book}"
 
     def line(link: str = link) -> str:
         return certificate_line(folder, "gaussian", link)
 
     assert certificate_line(folder, "laplace", link).startswith("none can be written")
     assert line() == f"none yet: fl-shuffle certify {folder}"
-    path.write_text(text_of(certified["sum"]), encoding="utf-8")
-    assert "has not been checked" in line()
-    assert verdict_of(path, book).startswith("ACCEPTED: ")
-    assert line().startswith("certificate accepted: epsilon = ")
-    assert f"fl-shuffle verify {path} --ledger " in line()
+    assert main(["certify", str(folder), "--column", "sum", "--client", "5"]) == 0
+    said = capsys.readouterr().out
+    for words in ("client 5, sum: epsilon <= ", "certificate accepted: epsilon = ", verify):
+        assert words in said
+    assert line().startswith("certificate accepted: epsilon = ") and verify in line()
     assert "has not been checked" in line("0" * 64)  # of another ledger, or of this one later
-    path.write_text(text_of(certified["local"]), encoding="utf-8")
+    assert main(verify.split()[1:]) == 0
+    assert "facts: as the ledger has them, last link " in capsys.readouterr().out
+    path.write_text(text_of(fs.certify(folder, column="local")), encoding="utf-8")
     assert "has not been checked" in line()
-    false = deepcopy(certified["sum"])
-    false["claim"]["epsilon"] = "0.001"
+    false = replaced(certified, ("claim", "epsilon"), "0.001")
     path.write_text(text_of(false), encoding="utf-8")
     assert verdict_of(path, book).startswith("REFUSED: ")
     assert "has not been checked" in line()
 
 
-def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, dict[str, Any]]) -> None:
+def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, Any]) -> None:
     """A round forgotten, delta / 1.01: by the claim; a client too many: by the ledger alone."""
-    written = certified["sum"]
-    claim = written["claim"]
+    false = deepcopy(certified)
+    claim, rounds, ledger = false["claim"], false["facts"]["rounds"], run / "ledger.sqlite"
     epsilon, delta = float(claim["epsilon"]), float(claim["delta"])
-    mu = mu_of("sum", written["facts"])
+    mu, times = mu_of("sum", false["facts"]), sum(int(each["times"]) for each in rounds)
     assert gaussian_profile(epsilon, mu) == pytest.approx(delta, rel=1e-4)
-    times = sum(int(r["times"]) for r in written["facts"]["rounds"])
-    broken = {
-        "a round forgotten": gaussian_epsilon(delta, mu * (1 - 1 / times) ** 0.5),
-        "delta / 1.01": gaussian_epsilon(delta * 1.01, mu),
-        "a client too many": gaussian_epsilon(delta, mu * (88 / 89) ** 0.5),
-    }
-    for name, found in broken.items():
-        false = deepcopy(written)
-        false["claim"]["epsilon"] = exact(float(found))
+    for broken in (
+        gaussian_epsilon(delta, mu * (1 - 1 / times) ** 0.5),
+        gaussian_epsilon(1.01 * delta, mu),
+        gaussian_epsilon(delta, mu * (88 / 89) ** 0.5),
+    ):
+        claim["epsilon"] = exact(float(broken))
         with pytest.raises(Refused, match="only known to be at most"):
-            check(text_of(false), run / "ledger.sqlite")
-        if name == "a client too many":
-            for r in false["facts"]["rounds"]:
-                r["others"][0]["count"] = str(int(r["others"][0]["count"]) + 2)
-            check(text_of(false))  # what such an accountant would state, and bear out
-            with pytest.raises(Refused, match="not as the ledger has it"):
-                check(text_of(false), run / "ledger.sqlite")
+            check(text_of(false), ledger)
+    # What an accountant of too many would state, and bear out.
+    more = replaced(false, (*ROUND, "others", 0, "count"), "23")
+    check(text_of(more))
+    with pytest.raises(Refused, match="not as the ledger has it"):
+        check(text_of(more), ledger)
 
 
-@pytest.mark.slow
-def test_a_certificate_counts_every_report(tmp_path: Path) -> None:
-    tables = {"run.rounds": 2, "data.clients": 20, "privacy.reports_per_round": 3}
-    fs.simulate(overrides=tables, out=tmp_path / "run")
-    ledger = tmp_path / "run" / "ledger.sqlite"
-    rounds = ledger_facts(ledger, "local", 0)["rounds"]
-    assert [each["times"] for each in rounds] == ["6"]
-    written = text_of(fs.certify(tmp_path / "run", column="local", client=0))
-    assert check(written, ledger).kind == "local"
-    # What one report a round would spend is no claim about this run.
-    fewer = written.replace('"times":"6"', '"times":"2"')
-    assert fewer != written
-    with pytest.raises(Refused):
-        check(fewer, ledger)
+# --- Answers of `bound` ---------------------------------------------------------------------------
+
+GAUSSIAN = "--clients 200 --delta 1e-4 --randomizer gaussian --unit client --sigma"
+KRR = "--randomizer krr --epsilon0 1 --delta 1e-6"
+
+
+def drawn(number: int) -> tuple[str, str, float]:
+    """The held-out question of this number, at random; its certificate's kind, and how tight."""
+    draw = random.Random(f"held out {number}")
+    clients = int(10 ** draw.uniform(1.3, 5))
+    question = f"--clients {clients} --delta {draw.choice((1, 2, 5))}e-{draw.randint(3, 8)}"
+    if number % 3 == 0:
+        rounds = draw.choice((1, 1, 1, draw.randint(2, 50)))
+        k, epsilon0 = draw.choice((2, 3, 10, 1000)), round(draw.uniform(0.2, 4), 3)
+        question += f" --randomizer krr --k {k} --epsilon0 {epsilon0} --rounds {rounds}"
+        return question, "finite", 0.005
+    unit = draw.choice(("client", f"record --records {draw.randint(2, 60)}"))
+    question += f" --randomizer gaussian --sigma {round(draw.uniform(2.5, 30), 3)} --unit {unit}"
+    if number % 3 == 1:
+        return f"{question} --rounds 1", "shuffled", math.inf
+    return f"{question} --release sum --rounds {draw.randint(1, 500)}", "sum", 1e-5
+
+
+@pytest.mark.parametrize(
+    ("question", "kind", "within"),
+    [
+        (f"{GAUSSIAN} 4 --release sum --rounds 5", "sum", 1e-5),
+        (f"{KRR} --k 4 --clients 1000", "finite", 0.005),
+        pytest.param(f"{GAUSSIAN} 4", "shuffled", 0.005, marks=pytest.mark.slow),
+        # Noise so wide that the page proves more than the Gram order's boxes.
+        pytest.param(f"{GAUSSIAN} 400", "shuffled", 0.005, marks=pytest.mark.slow),
+        *(pytest.param(*drawn(number), marks=pytest.mark.slow) for number in range(300, 312)),
+    ],
+)
+def test_an_answer_has_a_certificate_that_is_accepted(
+    question: str, kind: str, within: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, words = tmp_path / "claim.json", question.split()
+    assert main(["bound", *words, "--json", "--certificate", str(file)]) == 0
+    printed = float(json.loads(capsys.readouterr().out)["epsilon"])
+    written = json.loads(file.read_text(encoding="utf-8"))
+    claimed = float(written["claim"]["epsilon"])
+    assert written["claim"]["kind"] == kind and file.stat().st_size < 1 << 20
+    clients = int(words[words.index("--clients") + 1])
+    for each in written["facts"].get("rounds", []):
+        assert [other["count"] for other in each["others"]] == [str(clients - 1)]
+    # What already holds at epsilon zero is printed, and certified, as zero.
+    assert claimed <= (1 + within) * printed if claimed > 0 else printed == 0
+    assert kind == "shuffled" or claimed >= 0.999 * printed
+    assert main(["verify", str(file)]) == 0
+    assert capsys.readouterr().out.startswith(f"ACCEPTED: epsilon = {claimed:.6g}")
+    assert main(["bound", *words, "--certificate", str(tmp_path)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_an_answer_without_one_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "claim.json"
+    for question in (
+        "--randomizer laplace --epsilon0 1 --unit client --clients 100 --delta 1e-4",
+        f"{KRR} --k 4 --clients 1000 --participation 0.5",
+        "--randomizer oue --k 4 --epsilon0 1 --clients 99 --delta 1e-4",
+    ):
+        assert main(["bound", *question.split(), "--certificate", str(file)]) == 2
+        assert "certificate" in capsys.readouterr().err.strip().splitlines()[-1]
+        assert not file.exists()
