@@ -1,6 +1,6 @@
 """The Gram order step by step, and whole (docs/proofs.md, section 12): weakened versions must fail.
 
-tests/golden/partial_shuffle.json holds 30-digit values. tests/verify/test_gram.py compares the
+tests/golden/partial_shuffle.json holds 30-digit values. tests/verify/test_bounds.py compares the
 numbers that are used with the theorem in ball arithmetic, by code that shares no line with this.
 """
 
