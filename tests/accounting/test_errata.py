@@ -10,12 +10,8 @@ import pytest
 from fl_shuffle.accounting.bounds.gspa import gspa_mu
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.laws import gaussian_mechanism as gaussian
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from fl_shuffle.accounting.laws.gaussian_mechanism import (
-    classical_sigma,
-    gaussian_delta,
-    gaussian_epsilon,
-)
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import NotApplicableError
@@ -34,7 +30,7 @@ def test_gspa_mu_is_the_printed_formula() -> None:
 def test_gspa_mu_does_not_vanish_with_the_budgets() -> None:
     """All eps = 0: reports carry nothing, the published number still says .0586 at 1e-5."""
     budgets = [LocalBudget(0.0, 0.0, 10_000)]
-    assert gaussian_epsilon(1e-5, gspa_mu(budgets)) == pytest.approx(0.0586, abs=1e-4)
+    assert gaussian.gaussian_epsilon(1e-5, gspa_mu(budgets)) == pytest.approx(0.0586, abs=1e-4)
 
 
 def test_personal_noise_scales_break_the_published_mu() -> None:
@@ -75,9 +71,9 @@ def test_clipping_after_averaging_has_full_sensitivity(
 ) -> None:
     """Noise scaled to 2C/m while the clipped average moves by up to 2C: local epsilon at 1e-5."""
     move = 4.0
-    sigma, honest = (classical_sigma(epsilon0, 1e-5, x) for x in (move / records, move))
-    assert gaussian_epsilon(1e-5, move / sigma) == pytest.approx(truth, rel=0.01)
-    assert gaussian_epsilon(1e-5, move / honest) <= epsilon0
+    sigma, honest = (gaussian.classical_sigma(epsilon0, 1e-5, x) for x in (move / records, move))
+    assert gaussian.gaussian_epsilon(1e-5, move / sigma) == pytest.approx(truth, rel=0.01)
+    assert gaussian.gaussian_epsilon(1e-5, move / honest) <= epsilon0
 
 
 @pytest.mark.parametrize(("delta", "first"), [(1e-3, 7.5), (1e-5, 8.4), (1e-8, 9.4)])
@@ -86,7 +82,7 @@ def test_classical_gaussian_formula_is_conservative_where_used_and_fails_far_abo
 ) -> None:
     def excess(epsilon0: float) -> float:
         mu = epsilon0 / math.sqrt(2.0 * math.log(1.25 / delta))
-        return gaussian_delta(epsilon0, mu) / delta
+        return gaussian.gaussian_delta(epsilon0, mu) / delta
 
     assert all(excess(x) < 1.0 for x in np.linspace(0.01, 2.0, 60))
     crossing = next(x for x in np.arange(2.0, 12.0, 0.05) if excess(x) > 1.0)

@@ -150,24 +150,21 @@ def test_the_worst_honest_subset() -> None:
 # --- A unit taken out, its noise left (the second relation) -------------------------------------
 
 
-@pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.05])
+@pytest.mark.parametrize("delta", [1e-9, 1e-6, 1e-3, 0.05])
 def test_no_unit_taken_out_is_told_from_its_presence_better(delta: float) -> None:
-    """The exact laws of three rounded reports, with a mean at the ball's edge and without it."""
+    """Never less than half the Gaussian parameter; and the exact laws of three rounded reports,
+    with a mean at the ball's edge and without it."""
+    for mu in np.geomspace(1e-3, 30.0, 40).tolist():
+        half, whole = (gaussian.sum_epsilon(delta, each) for each in (0.5 * mu, mu))
+        found = add_remove_epsilon(whole, delta)
+        assert found >= half
+        assert whole == 0.0 or found == pytest.approx(half, rel=1e-6, abs=1e-12)
+    assert add_remove_epsilon(math.inf, delta) is None
     scales, grids = np.array([1.5, 0.8, 2.0]), np.array([0.01, 0.01, 0.02])
     mu = float(gaussian.sum_mu(scales, np.full(3, 2.0), grids, np.ones(3, dtype=np.int64))[0])
     removed = add_remove_epsilon(gaussian.sum_epsilon(delta, mu), delta)
     exact = exact_curve(np.array([0.0, 0.3, -0.7]), scales, grids, 1.0)
     assert exact(removed) <= delta < exact(0.97 * removed)
-
-
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
-def test_half_the_gaussian_parameter_never_less(delta: float) -> None:
-    for mu in np.geomspace(1e-3, 30.0, 40).tolist():
-        exact, whole = (gaussian.sum_epsilon(delta, each) for each in (0.5 * mu, mu))
-        found = add_remove_epsilon(whole, delta)
-        assert found >= exact
-        assert whole == 0.0 or found == pytest.approx(exact, rel=1e-6, abs=1e-12)
-    assert add_remove_epsilon(math.inf, delta) is None
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,7 @@ from fl_shuffle.accounting.attacks.sum_attack import sum_attack_delta, sum_attac
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.columns import SMALLER_NOTE
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import (
-    analytic_sigma,
-    gaussian_delta,
-    gaussian_epsilon,
-)
+from fl_shuffle.accounting.laws import gaussian_mechanism as gaussian
 from fl_shuffle.accounting.queries.methods import METHODS, bound, compare
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.solve import COSTS, solve
@@ -201,8 +197,8 @@ ASKED = Question(**{**SUMS, **ONE}, clients=100, rounds=20, unit="client")
 
 
 def test_the_formula_written_out() -> None:
-    mu = 2.0 / analytic_sigma(1.0, 1e-5, 2.0) * math.sqrt(20 / 100)
-    answer, exact = bound(ASKED), gaussian_epsilon(1e-6, mu)
+    mu = 2.0 / gaussian.analytic_sigma(1.0, 1e-5, 2.0) * math.sqrt(20 / 100)
+    answer, exact = bound(ASKED), gaussian.gaussian_epsilon(1e-6, mu)
     assert answer.status is Status.PROVEN
     assert exact <= answer.epsilon < exact * (1 + 1e-6)
     assert "at least 100 reports" in answer.assumptions[0]
@@ -211,9 +207,9 @@ def test_the_formula_written_out() -> None:
     assert 0.98 * answer.epsilon < lower.epsilon < answer.epsilon
     # Above its epsilon the test proves nothing, below it more than delta.
     reached = sum_attack_epsilon(1e-5, 0.8, 2.0**-15)
-    assert 1e-5 <= sum_attack_delta(reached, 0.8, 2.0**-15) < gaussian_delta(reached, 0.8)
+    assert 1e-5 <= sum_attack_delta(reached, 0.8, 2.0**-15) < gaussian.gaussian_delta(reached, 0.8)
     assert sum_attack_epsilon(1e-5, 0.8, 0.5) == 0.0 == sum_attack_epsilon(1e-5, 0.0, 2.0**-15)
-    asked, exact = replace(ASKED, delta=None, epsilon=0.2), gaussian_delta(0.2, mu)
+    asked, exact = replace(ASKED, delta=None, epsilon=0.2), gaussian.gaussian_delta(0.2, mu)
     assert bound(replace(asked, method="sum-attack")).delta < exact <= bound(asked).delta
     assert bound(asked).delta < exact * (1 + 1e-5)
 
