@@ -14,15 +14,21 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 
 QUICK = AuditSettings(trials=100, reports=60_000, seconds=600.0)
+PERSONAL = {"distribution": "uniform", "low": 0.5, "high": 2.0}
 
 
 def played(
-    settings: Config, source: Canaries, claims: Claims | None = None, how: AuditSettings = QUICK
+    settings: Config, *, factor: float = 1.0, dimension: int = 8, how: AuditSettings = QUICK
 ) -> AuditReport:
-    """The games on reports of canaries, against these claims or the right ones."""
-    audit = Audit(settings, source.scene.dimension, how)
-    attack = audit.attack(source)
-    attack = attack if claims is None else dataclasses.replace(attack, claims=claims)
+    """The games on reports against the right claims, with noise `factor` times too small (on a
+    grid as fine)."""
+    audit = Audit(settings, dimension, how)
+    source = honest = audit.canaries()
+    if factor != 1.0:
+        plan = honest.plan
+        weaker = dataclasses.replace(plan, scale=plan.scale / factor, step=plan.step / 64.0)
+        source = Canaries(settings, dimension=dimension, seed=how.seed, plan=weaker)
+    attack = dataclasses.replace(audit.attack(source), claims=Claims(settings, honest))
     findings = tuple(reports_game(attack, how.reports, Clock(how.seconds)))
     return AuditReport("test", settings.privacy.unit, 0, 0, "", how.confidence, findings)
 

@@ -1,6 +1,7 @@
-"""The audit leaves the product alone. `tests/mutants.toml` holds the faults that it must not leave.
+"""Audits leave the product alone, and see what is wrong in a run, a command or pooled noise.
 
-Power and false alarms, with the plays made here (small, so that the suite stays quick):
+`tests/mutants.toml` holds the faults that the product's own reports must not have. Power and false
+alarms, with the plays made here (small, so that the suite stays quick):
 
 * The checks of order and noise are made at level 0.05 x 0.01 / 4 = 1.25e-4 each, 64 rounds of 16
   clients for the order and 8 for the noise. That is each one's false-alarm rate. The faults of
@@ -13,29 +14,45 @@ Power and false alarms, with the plays made here (small, so that the suite stays
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fl_shuffle.auditing.canaries
+from fl_shuffle.auditing.audit import NO_REPORTS, audit_configuration
 from fl_shuffle.auditing.canaries import Canaries, check_clipping
-from fl_shuffle.auditing.checks import noise_checks, order_check, play_orders
+from fl_shuffle.auditing.checks import ONE_LAW, noise_checks, order_check, play_orders
 from fl_shuffle.auditing.effort import AuditSettings, Clock
+from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS
 from fl_shuffle.auditing.published import NEIGHBOURS, audit_published
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.sections import Config
-from tests.auditing.audit_settings import config, played
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from tests.auditing.audit_settings import QUICK, config, played
 
 CLIENTS = 16
 SEEDS = range(3)
 LEVEL = 1.25e-4
+pytestmark = pytest.mark.usefixtures("coarse_pairs")
 
 
 def settings_of(unit: str = "client", noise: str = "gaussian") -> Config:
     return config(
         CLIENTS, data={"records": 5}, privacy={"unit": unit, "randomizer": noise},
         budgets={"delta": 1e-5 if noise == "gaussian" else 0.0},
+    )  # fmt: skip
+
+
+def weighted(noise: str, randomizer: str = "gaussian") -> Config:
+    return config(
+        30, run={"rounds": 5, "noise": noise}, data={"source": "digits"},
+        privacy={"randomizer": randomizer, "clip_norm": 0.5},
+        budgets={"distribution": "uniform", "low": 1.0, "high": 6.0},
+        server={"weights": "inverse-variance"},
     )  # fmt: skip
 
 
@@ -61,9 +78,8 @@ def test_fresh_noise_is_left_alone(noise: str) -> None:
 def test_single_reports_keep_their_claims(unit: str) -> None:
     """One report, its sender known: what the accountant claims of it, and reports of the client's
     code."""
-    settings = settings_of(unit)
     how = AuditSettings(trials=8, reports=200_000)
-    found = played(settings, Canaries(settings, dimension=4), how=how).findings[0]
+    found = played(settings_of(unit), dimension=4, how=how).findings[0]
     assert not found.breaks_proven
     # Noise 20% too small would have shown, and a clip 30% too wide.
     assert found.noise_factor < 1.2
@@ -77,12 +93,91 @@ def test_the_runs_own_clip_is_looked_at() -> None:
     assert found.holds
 
 
-def test_nothing_is_published_beside_the_reports() -> None:
-    settings = config(8, run={"rounds": 2}, data={"records": 5}, privacy={"unit": "record"})
-    found = audit_published(settings, Clock(600.0), NEIGHBOURS)
+@pytest.mark.parametrize("noise", ["per-report", "pooled"])
+def test_nothing_else_is_published(noise: str) -> None:
+    """Beside the reports, or the sums that pooled noise hides."""
+    run = {"rounds": 2, "noise": noise}
+    settings = config(8, run=run, data={"records": 5}, privacy={"unit": "record"})
+    found = audit_published(settings, Clock(600.0))
     assert found.neighbours == tuple(neighbour.name for neighbour in NEIGHBOURS)
     assert found.fields > 200 and found.messages >= settings.run.rounds
     assert found.differences == ()
+
+
+def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:
+    """Also of a configuration for a Ray cluster, which nobody joins."""
+    run = {"rounds": 1, "engine": "ray", "ray_address": "192.0.2.1:6379", "jobs": 1}
+    settings = config(8, run=run, data={"records": 5, "validation": 0.1})
+    found = audit_published(settings, Clock(0.0))
+    assert found.differences == () and len(found.neighbours) == 1
+    assert found.notes == (
+        "held-out records decide accuracy and loss: that is not covered",
+        f"the time was up: {len(NEIGHBOURS) - 1} neighbouring data sets were not tried",
+    )
+    with pytest.raises(FlShuffleError, match="more clients than"):
+        audit_published(config(10_000), Clock(600.0))
+
+
+def test_an_audit_of_weighted_clients_over_rounds() -> None:
+    """Clients of many kinds and weights, rounds that the accountant must all count, absent clients,
+    noise that occurs again at other coordinates or at a few."""
+    how = AuditSettings(trials=400, reports=60_000, seconds=600.0)
+    report = audit_configuration("weighted", weighted("per-report"), how, dimension=200)
+    assert [found.game for found in report.findings if found.breaks_proven] == []
+    assert [check.game for check in report.checks if check.refuted] == []
+    games = [found.game for found in report.findings]
+    # Six kinds of clients, the least and the most weighted among them.
+    assert sum(game.startswith("one report of a client at") for game in games) == 6
+    rounds = {found.rounds for found in report.findings if "several rounds" in found.game}
+    assert rounds == {1, 5}
+    assert any("others absent" in game for game in games)
+    assert any("any two places" in check.game for check in report.checks)
+    for found in report.findings:
+        assert all(point.proven_epsilon is not None for point in found.points)
+
+
+def test_a_whole_audit_tests_both_columns() -> None:
+    settings = config(12, privacy={"assumed_honest": 8, "release": "sum"})
+    how = AuditSettings(trials=50, reports=4000)
+    report = audit_configuration("test", settings, how, dimension=4)
+    assert {finding.column for finding in report.findings} == {"local", "proven", "sum"}
+    assert not report.breaks_proven
+    assert any("no order" in note for note in report.notes)
+    assert all("order" not in check.game for check in report.checks)
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "factor"),
+    [("gaussian", 1.0), ("laplace", 1.0), ("gaussian", 0.9), ("gaussian", 1e-3)],
+)
+def test_sums_alone_are_attacked_where_noise_is_pooled(
+    randomizer: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And noise of another law than that of the reports, `factor` times as large, is refuted."""
+    monkeypatch.setattr(
+        fl_shuffle.auditing.canaries,
+        "AggregateNoise",
+        lambda noise, scale, step: AggregateNoise(noise, factor * scale, step),
+    )
+    how = dataclasses.replace(QUICK, trials=200 if factor == 1.0 else 1000)
+    report = audit_configuration("pooled", weighted("pooled", randomizer), how, dimension=60)
+    assert NO_REPORTS in report.notes
+    assert [check.game for check in report.checks] == [ONE_LAW]
+    assert {finding.game for finding in report.findings} == {SUMS, ABSENT_SUMS}
+    assert report.breaks_proven == report.checks[0].refuted == (factor != 1.0)
+    if factor < 0.01:
+        # The sum itself gives the target away.
+        assert any(finding.breaks_proven for finding in report.findings)
+
+
+def too_quiet(
+    mean: np.ndarray, epsilon0: float, delta0: float, generator: np.random.Generator
+) -> np.ndarray:
+    """A randomizer that adds far less noise than its declared budget needs."""
+    return mean + generator.laplace(scale=1e-3, size=mean.shape)
+
+
+OPTIONS = ["--trials", "8", "--reports", "1000", "--seconds", "1"]
 
 
 def test_the_command_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,10 +185,21 @@ def test_the_command_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text("[data]\nclients = 12\n[run]\nrounds = 1\n", encoding="utf-8")
     assert main(["simulate", str(path), "--quiet", "--out", run]) == 0
     capsys.readouterr()
-    options = ["--trials", "8", "--reports", "1000", "--seconds", "5", "--json"]
-    code, report = main(["audit", run, *options]), json.loads(capsys.readouterr().out)
+    code, report = main(["audit", run, *OPTIONS, "--json"]), json.loads(capsys.readouterr().out)
     assert (code, report["breaks_proven"], report["clients"]) == (0, False, 12), report
     for finding in report["findings"]:
         assert finding["plays"] > 0
         for point in finding["points"]:
             assert 0.0 <= point["epsilon_lower"] <= point["proven_epsilon"]
+
+
+def test_a_contradicted_claim_is_exit_code_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, quiet = tmp_path / "small.toml", f"{__name__}:too_quiet"
+    privacy = f'[privacy]\nunit = "record"\nrandomizer = "{quiet}"\n[budgets]\ndelta = 0.0\n'
+    path.write_text(f"[data]\nclients = 12\n{privacy}", encoding="utf-8")
+    assert main(["audit", str(path), *OPTIONS]) == 1
+    text = capsys.readouterr().out
+    assert "CONTRADICTS THE PROVEN BOUND" in text
+    assert "proven bound CONTRADICTED" in text

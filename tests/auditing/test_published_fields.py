@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.auditing.effort import Clock
-from fl_shuffle.auditing.published import (
-    NEIGHBOURS,
-    audit_published,
-    compare,
-    fields_of,
-    without_times,
-)
-from fl_shuffle.errors import FlShuffleError
-from tests.auditing.audit_settings import config
+from fl_shuffle.auditing.published import compare, fields_of, without_times
 
 LATER = '"2027-01-02T03:04:05.999+00:00"'
 
@@ -89,17 +80,3 @@ def test_only_times_are_masked() -> None:
     assert without_times({"run": "0" * 32}) == without_times({"run": "f" * 32})
     assert "digest" in without_times({"run": "digest"})
     assert "0" * 32 in without_times({"digest": "0" * 32})
-
-
-def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:
-    """Also of a configuration for a Ray cluster, which nobody joins."""
-    run = {"rounds": 1, "engine": "ray", "ray_address": "192.0.2.1:6379", "jobs": 1}
-    settings = config(8, run=run, data={"records": 5, "validation": 0.1})
-    found = audit_published(settings, Clock(0.0))
-    assert found.differences == () and len(found.neighbours) == 1
-    assert found.notes == (
-        "held-out records decide accuracy and loss: that is not covered",
-        f"the time was up: {len(NEIGHBOURS) - 1} neighbouring data sets were not tried",
-    )
-    with pytest.raises(FlShuffleError, match="more clients than"):
-        audit_published(config(10_000), Clock(600.0))

@@ -194,6 +194,11 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
         ("bound --clients 5 --epsilon 1 --delta .1 --solve-for clients", "leave it out"),
         ("bound configs/quickstart.toml --epsilon0 1", "belongs to a question"),
         ("bound --grid budgets.levels=3", "name one"),
+        ("bound quickstart --solve-for rounds", "needs the target, --epsilon"),
+        ("audit nowhere.toml", "does not exist"),
+        ("audit quickstart --confidence nan", "confidence = nan"),
+        ("audit quickstart --set privacy.unit=person", "privacy.unit"),
+        ("audit tests", "no config.json"),
         ("bound configs/quickstart.toml --grid budgets.levels=x", "budgets.levels = 'x'"),
         (
             "simulate --set budgets.distribution=constant --budgets own.csv",

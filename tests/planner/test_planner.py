@@ -1,0 +1,182 @@
+"""What a configuration will cost in privacy and in time, and what of it keeps a target."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.data.task import load_task
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
+from fl_shuffle.planner import run_time
+from fl_shuffle.planner.cost import cost_of, drawn_batch, plan_of, rounds_taken
+from fl_shuffle.planner.target import SOLVABLE, solve_configuration
+
+CLIENTS, ROUNDS, SHARE = 90, 4, 0.3
+TABLES = {
+    "run": {"rounds": ROUNDS},
+    "data": {"clients": CLIENTS, "records": 6},
+    "privacy": {"unit": "client", "target_delta": 1e-5, "release": "sum"},
+    "budgets": {"epsilon": 1.0},
+}
+REPORTS = {"privacy.release": "reports", "privacy.randomizer": "laplace"}
+UNEVEN = {"budgets.distribution": "uniform", "budgets.low": 0.5, "budgets.high": 1.0}
+
+pytestmark = pytest.mark.usefixtures("coarse_pairs")
+
+
+def accountant(config: Config) -> Accountant:
+    plan = plan_of(config)[0]
+    return Accountant.of(config.to_dict(), plan.classes, plan.class_of)
+
+
+def spent(config: Config, present: np.ndarray) -> float:
+    """What a run costs with these clients in its rounds [rounds, clients]; of sums by their own
+    account, which takes far less time."""
+    if config.privacy.release == "reports":
+        account = accountant(config)
+        account.count(list(enumerate(present, start=1)))
+        return float(account.client_totals().headline.max())
+    plan, assumed = plan_of(config)[0], config.privacy.assumed_honest
+    sums = SumAccount.start(
+        plan.classes, plan.class_of, schedule="aggregate", assumed_honest=assumed
+    )
+    for mask in present:
+        sums = sums.after(mask)
+    return float(sums.worst_epsilons(1e-5).max())
+
+
+@pytest.mark.parametrize(
+    ("settings", "runs"),
+    [
+        pytest.param(REPORTS, 3, marks=pytest.mark.slow),
+        ({}, 20),
+        ({"privacy.assumed_honest": 3}, 20),
+        ({"privacy.assumed_honest": 0.4}, 20),
+    ],
+)
+def test_drawn_runs_stay_below_the_expected_cost(settings: dict[str, object], runs: int) -> None:
+    """Exceeded with probability 1% at most: in 20 runs twice or more has probability 2%."""
+    drawn_at = UNEVEN | {"budgets.levels": 1, "training.participation": SHARE}
+    config, rng = resolve_config(TABLES, settings | drawn_at), np.random.default_rng(2)
+    expected, drawn = cost_of(config).epsilon, rng.random((runs, ROUNDS, CLIENTS)) < SHARE
+    above = sum(spent(config, present) > expected for present in drawn)
+    assert above <= (config.privacy.release == "sum")
+
+
+@pytest.mark.parametrize(
+    ("personalization", "randomizer"), [("noise", "gaussian"), ("clipping", "laplace")]
+)
+def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str) -> None:
+    kind = {"privacy.personalization": personalization, "privacy.randomizer": randomizer}
+    config = resolve_config(TABLES, REPORTS | kind | UNEVEN | {"budgets.levels": 2})
+    cost = cost_of(config)
+    account, everybody = accountant(config), np.ones(CLIENTS, dtype=bool)
+    spend = account.count([(number, everybody) for number in range(1, ROUNDS + 1)])
+    assert {each.index: each.epsilon for each in cost.classes} == spend.columns["proven"].epsilon
+    spend = replace(spend, columns={**spend.columns, **account.lower_columns()})
+    assert max(each.lower for each in cost.classes) == spend.columns["lower"].worst
+    assert cost.proven_over_lower == spend.proven_over_lower
+    assert any(each.credit for each in cost.classes)
+
+
+def test_batches_and_attendance_are_rarely_worse() -> None:
+    sizes = [3, 40, 2, 500]
+    classes = [
+        ClientClass("laplace", 1.0, 0.1 * (i + 1), 0.1, count=n) for i, n in enumerate(sizes)
+    ]
+    batch, seen_as = drawn_batch(classes, ROUNDS, SHARE)
+    assert seen_as == [4, 1, 4, 3] and batch[4].radius == pytest.approx(0.3)
+    assert [kind.count for kind in batch[:4]][::2] == [0, 0] and batch[4].count >= 1
+    rng = np.random.default_rng(1)
+    runs = 4000
+    smallest = rng.binomial(500, SHARE, (runs, ROUNDS)).min(axis=1)
+    assert np.mean(smallest < batch[3].count) <= 0.01
+    most = rng.binomial(60, SHARE, (runs, 100)).max(axis=1)
+    assert np.mean(most > rounds_taken(60, SHARE, 100)) <= 0.01
+    assert rounds_taken(60, 1.0, 100) == 60
+    assert drawn_batch(classes, ROUNDS, 1.0) == (classes, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(("share", "status"), [("1.0", "proven"), ("0.5", "expected")])
+def test_the_command_says_what_it_assumes_and_whether_it_is_proven(
+    share: str, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["privacy.release=sum", "data.records=6", f"training.participation={share}"]
+    assert main(["bound", "digits_record", *(f"--set={setting}" for setting in settings)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{status} cost") and ("probability" in shown) == (share != "1.0")
+    assert "assumes only sums of at least" in shown and "by itself" in shown
+
+
+@pytest.mark.slow
+def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["configs/digits_record.toml", "--set", "privacy.unit='client'", "--clients", "60"]
+    asked += ["--set", "budgets.high=0.6", "--grid", "budgets.levels=0,6,1", "--json"]
+    assert main(["bound", *asked]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    wanted = {"budgets.levels": [0, 6, 1], "cohorts": [60, 6, 1], "least_anonymity": [1, 10, 60]}
+    for name, values in wanted.items():
+        assert [row[name] for row in rows] == values
+    lost, worst = ([row[name] for row in rows] for name in ("budget_lost", "worst_epsilon"))
+    assert lost[0] == 0.0 and lost == sorted(lost)
+    assert worst == sorted(worst, reverse=True)
+
+
+@pytest.mark.parametrize(("jobs", "noise"), [(1, "pooled"), (3, "per-report")])
+def test_time_is_that_of_the_records_played_in_proportion(
+    jobs: int, noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of whole clients; by a clock in which every set of requests takes one second."""
+    config = resolve_config("digits_record", ["training.participation=0.5", f"run.noise={noise}"])
+    ticks = itertools.count()
+    monkeypatch.setattr(run_time.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(run_time, "PIECE_RECORDS", 100)
+    offsets = load_task(config).offsets.tolist()
+    played = 0.5 * offsets[-1] / run_time.seconds_of_round(config, jobs)
+    assert 0 < played <= jobs * 100
+    assert min(abs(played - each) for each in offsets) < 1e-6
+
+
+@pytest.mark.parametrize("name", SOLVABLE)
+def test_the_value_keeps_the_target_and_the_next_one_does_not(name: str) -> None:
+    epsilon = 0.8
+    value, solved, cost = solve_configuration(resolve_config(TABLES), name, epsilon)
+    assert cost.epsilon <= epsilon and cost == cost_of(solved)
+    key, costs = SOLVABLE[name]
+    whole = isinstance(value, float) and name != "epsilon0"
+    step = 1.0 if whole else 2e-3 * value
+    beyond = value + step if costs else value - step
+    beyond = resolve_config(TABLES, {key: int(beyond) if whole else beyond})
+    assert cost_of(beyond).epsilon > epsilon
+
+
+def test_targets_that_cannot_be_kept_or_are_none() -> None:
+    config = resolve_config(TABLES)
+    with pytest.raises(NotApplicableError, match="no run.rounds in .* keeps epsilon <= 0.001"):
+        solve_configuration(config, "rounds", 1e-3)
+    with pytest.raises(InvalidValueError, match="epsilon = 0.0"):
+        solve_configuration(config, "rounds", 0.0)
+    with pytest.raises(InvalidValueError, match="must be one of rounds, reports_per_round"):
+        solve_configuration(config, "sigma", 1.0)
+    with pytest.raises(InvalidValueError, match="must be constant to be solved for"):
+        solve_configuration(resolve_config(TABLES, UNEVEN), "epsilon0", 1.0)
+
+
+def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bound", "quickstart", "--set", "privacy.release=sum", "--epsilon", "1"]
+    assert main([*asked, "--solve-for", "reports-per-round"]) == 0
+    said = capsys.readouterr().out
+    assert "privacy.reports_per_round <= 1 for epsilon <= 1" in said and "proven cost" in said
+    assert main([*asked, "--solve-for", "rounds", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rounds"] > 30 and 0.95 < found["epsilon"] <= 1.0
