@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -375,16 +376,21 @@ def test_the_package_at_the_stored_parameters(point: dict[str, Any]) -> None:
         assert np.all(p >= np.array([float(x) for x in stored]) * (1.0 - 1e-12) - 1e-15)
         assert p == pytest.approx([float(x) for x in stored], rel=1e-6, abs=1e-9)
     swap = Swap(free["zeta"], free["m"], free["alpha"], free["beta"], nodes, weights, 0.0)
-    main = gaussian_bound.MainTerm(setting, a, ends, swap, (free["cut"], free["theta"]))
+    chosen = free["cut"], free["theta"]
+    main = gaussian_bound.MainTerm(setting, a, ends, swap, chosen)
     mean_log = 0.0
     groups = zip(setting.groups, setting.covers, weights, point["log_main"], strict=True)
     for (_, count), area, p, stored in groups:
         found = float(main.value(area, p, area.ends)[0].max())
         assert float(stored) - 1e-9 <= found <= float(stored) + ABOVE
         mean_log += count / setting.count * float(stored)
-    # The quadratic part is in it: without beta the main term is up to 2% smaller.
+    # The quadratic part is in it: without beta the main term is up to 2% smaller ...
     least = math.exp(mean_log + main.theta * free["beta"]) / free["m"]
     assert least <= main.delta(0.01)
+    # ... and all of beta is: larger by 1/theta it makes the main term e times as large.
+    larger = replace(swap, beta=swap.beta + 1.0 / main.theta)
+    more = gaussian_bound.MainTerm(setting, a, ends, larger, chosen).delta(0.01)
+    assert more == pytest.approx(math.e * main.delta(0.01), rel=0.02)
     exact = float(point.get("lower", 0.0))
     assert exact <= gaussian_bound.gaussian_delta(setting, epsilon) <= (3.2 * exact or 1.0)
 
