@@ -74,7 +74,7 @@ CHAINS: dict[str, nn.Module] = {
         nn.Linear(6, 5),
     ),
     "linear, compiled": nn.Linear(13, 5),
-    "linear without bias, compiled": nn.Linear(13, 23, bias=False),
+    "linear without bias, compiled": nn.Linear(45, 7, bias=False),
 }
 """Closed forms of linear layers."""
 NETWORKS: dict[str, nn.Module] = {

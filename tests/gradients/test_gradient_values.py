@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_shuffle.compiled import kernel, products
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import Loss, Packing, make_gradient_engine
 from fl_shuffle.gradients.networks.chain import network_of
@@ -46,8 +45,9 @@ def squares(logits: Tensor, labels: Tensor) -> Tensor:
     ],
 )
 def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | None) -> None:
-    """And no longer than the radius, to the last bit. Of networks the last client is more than a
-    block holds, and is computed in pieces."""
+    """And no longer than the radius, to the last bit, where about half of the records are clipped
+    and where all are. Of networks the last client is more than a block holds, and is computed in
+    pieces."""
     sizes = [3, 9, 4, *[1] * 30, 9, 150 if name in CHAINS else 60]
     problem = Problem(name, sizes, clip=clip, norm=norm, loss=loss)
     problem.x *= 2
@@ -55,9 +55,15 @@ def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | No
         problem.engine.packing = Packing(40, 5)
     found = problem.rows()
     assert relative_difference(found, problem.expected()) < 1e-5
-    lengths = torch.linalg.vector_norm(found.double(), norm, dim=1)
-    assert clip == "none" or bool((lengths <= problem.radius).all())
-    assert clip == "none" or loss or problem.engine.path == path_of(name)
+    if clip == "none":
+        return
+    assert loss or problem.engine.path == path_of(name)
+    assert bool((torch.linalg.vector_norm(found.double(), norm, dim=1) <= problem.radius).all())
+    problem.radius *= 1e-4
+    shares = torch.linalg.vector_norm(problem.rows().double(), norm, dim=1) / problem.radius
+    assert bool((shares <= 1.0).all())
+    # Those of clients of one record are as long as they may be.
+    assert float(shares[3:33].min()) > 0.999
 
 
 @pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "pictures", "torch.func"])
@@ -155,19 +161,15 @@ def test_what_is_no_network() -> None:
 SIZES = [3, 17, 1, 300, 3, 64, 5, 5, 90, 1, 1, 33, 700, 2]
 
 
-def packed(name: str, clip: str = "record") -> Problem:
-    """Its few records are several blocks."""
-    problem = Problem(name, SIZES, 6, clip=clip)
-    problem.engine.packing = Packing(min(100, problem.engine.packing.records), 5)
-    return problem
-
-
 @pytest.mark.parametrize(
     ("name", "steps"),
     [*((name, 0) for name in MODULES), ("relu", 3), ("linear, compiled", 3), ("torch.func", 1)],
 )
 def test_whole_blocks_have_the_same_bits_in_any_call(name: str, steps: int) -> None:
-    problem = packed(name, "none" if steps else "record")
+    """And in any thread, and by several."""
+    problem = Problem(name, SIZES, 6, clip="none" if steps else "record")
+    # Few records are several blocks.
+    problem.engine.packing = Packing(min(100, problem.engine.packing.records), 5)
     together = problem.rows(steps=steps)
     assert bool(torch.isfinite(together).all())
     starts = problem.engine.packing.starts(np.array(SIZES)).tolist()
@@ -176,22 +178,18 @@ def test_whole_blocks_have_the_same_bits_in_any_call(name: str, steps: int) -> N
     for first, last in (*pairwise(starts), (0, middle), (middle, len(SIZES))):
         alone = problem.part(first, last, shift=1).rows(steps=steps)
         assert torch.equal(alone, together[first:last])
-
-
-def test_threads_do_not_matter() -> None:
-    for name in ("relu", "linear, compiled", "pictures", "torch.func"):
-        problem = packed(name)
-        expected = problem.rows()
-        with ThreadPoolExecutor(4) as pool:
-            calls = [pool.submit(problem.rows) for _ in range(8)]
-            assert all(torch.equal(call.result(), expected) for call in calls)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(2)
-        try:
-            assert torch.equal(problem.rows(), expected)
-            assert torch.get_num_threads() == 2
-        finally:
-            torch.set_num_threads(threads)
+    if name == "functional loop":  # which takes seconds
+        return
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(problem.rows, steps=steps) for _ in range(8)]
+        assert all(torch.equal(call.result(), together) for call in calls)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(problem.rows(steps=steps), together)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 @given(
@@ -208,24 +206,3 @@ def test_the_rule_of_blocks(sizes: list[int], records: int, clients: int) -> Non
         # From a block's start on, the list is cut as the whole list is.
         rest = packing.starts(np.array(sizes[first:])) + first
         assert rest.tolist() == [start for start in starts if start >= first]
-
-
-@kernel(products)
-def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    products.product(left, right, out)
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns"), [(5, 16), (7, 45), (10, 60), (64, 16), (4, 33), (9, 15), (1, 1)]
-)
-def test_each_number_is_its_own_row_times_its_own_column(rows: int, columns: int) -> None:
-    """Of views, too; and its bits do not hang on where among the others it lies."""
-    rng = np.random.default_rng(rows)
-    left = rng.standard_normal((rows, 40)).astype(np.float32)[:, 3:30]
-    right = rng.standard_normal((27, columns)).astype(np.float32)
-    out, turned = np.full((2, rows, columns), np.nan, np.float32)
-    _product(left, right, out.reshape(-1))
-    sizes = np.abs(left).astype(float) @ np.abs(right).astype(float)
-    assert np.all(np.abs(out - left.astype(float) @ right.astype(float)) <= 27 * 2.0**-24 * sizes)
-    _product(left[::-1], np.ascontiguousarray(right[:, ::-1]), turned.reshape(-1))
-    assert np.array_equal(turned[::-1, ::-1], out)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import NonfiniteRecords
-from tests.gradients.gradient_modules import Problem, relative_difference
+from tests.gradients.gradient_modules import Problem, path_of, relative_difference
 
 NAMES = ["linear", "linear, compiled", "relu", "mixed", "torch.func", "functional loop", "lines"]
 SIZES = [3, 5, 40, 1, 5, 9]
@@ -33,11 +33,16 @@ def others_of(client: int) -> list[int]:
 def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
     name: str, norm: int
 ) -> None:
-    """Replace-one: from finite to nonfinite, from one nonfinite record to two."""
+    """Replace-one: from finite to nonfinite, from one nonfinite record to two. The path, hence
+    everybody's rounding, is that of the module, also if the engine's first records are such."""
     problem = Problem(name, SIZES, 7, norm=norm)
+    whole, problem.x = problem.x, torch.full_like(problem.x, torch.nan)
+    computed(problem)
+    assert problem.engine.path == path_of(name)
+    problem.x = whole
     clean, found = computed(problem)
     assert found == NonfiniteRecords()
-    whole, one_feature = problem.x, torch.zeros_like(problem.x[0])
+    one_feature = torch.zeros_like(whole[0])
     one_feature.view(-1)[4] = torch.nan
 
     def length(rows: Tensor) -> float:
@@ -59,15 +64,6 @@ def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
             again, found = computed(problem)
             assert found == NonfiniteRecords(1, 2)
             assert length(rows - again) <= 2.0 * radius / size
-
-
-def test_a_nonfinite_first_record_does_not_choose_the_path() -> None:
-    """The path, hence everybody's rounding, is that of the module."""
-    for value in (torch.nan, torch.inf):
-        problem = Problem("torch.func", SIZES)
-        problem.x[:2] = value
-        computed(problem)
-        assert problem.engine.path == "torch.func"
 
 
 class Raising(nn.Linear):
