@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.crashes import crash, refused
-from tests.small_federation import launch, small
+from tests.small_federation import launch, play, small
 
-__all__ = ["crash", "launch", "refused", "small"]
+__all__ = ["crash", "launch", "play", "refused", "small"]
 
 SLOW = 2.0
 """Seconds from which on a case is to be marked slow."""

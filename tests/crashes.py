@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fl_shuffle.cli import main
-from tests.small_federation import Launch
+from tests.small_federation import Launch, stored
 
 if TYPE_CHECKING:
     from fl_shuffle.runs.run import Run
@@ -76,11 +75,10 @@ def resume(folder: Path, *options: str) -> int:
     return main(["simulate", "--resume", str(folder), "--quiet", *options])
 
 
-def released(ledger: Path) -> list[tuple[int, int, int]]:
-    """(round, attempt, how many reports) of everything that this file says was released."""
+def released(run: Path) -> list[tuple[int, int, int]]:
+    """(round, attempt, how many reports) of everything that its ledger says was released."""
     select = "SELECT round, attempt, count(*) FROM attendance GROUP BY attempt ORDER BY attempt"
-    with closing(sqlite3.connect(ledger)) as database:
-        return database.execute(select).fetchall()
+    return stored(run, select)
 
 
 @contextmanager

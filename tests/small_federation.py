@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,7 @@ server = { learning_rate = 0.5 }
 """
 
 Launch = Callable[..., int]
+Play = Callable[..., Path]
 
 
 @pytest.fixture
@@ -44,12 +48,35 @@ def launch(small: Path, tmp_path: Path) -> Launch:
     return run
 
 
+@pytest.fixture
+def play(launch: Launch, tmp_path: Path) -> Play:
+    """Run it to its end, as `launch` does; the folder."""
+
+    def run(name: str, *settings: str, **named: Any) -> Path:
+        assert launch(name, *settings, **named) == 0
+        return tmp_path / name
+
+    return run
+
+
+def stored(run: Path, select: str) -> list[tuple[Any, ...]]:
+    """What a run's ledger answers."""
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as database:
+        return database.execute(select).fetchall()
+
+
+def page(run: Path) -> str:
+    """The report of a run."""
+    assert main(["report", str(run)]) == 0
+    return (run / "report.html").read_text(encoding="utf-8")
+
+
 def model_bytes(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def summary(folder: Path) -> dict[str, object]:
-    answer: dict[str, object] = json.loads((folder / "summary.json").read_text())
+def summary(folder: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return answer
 
 

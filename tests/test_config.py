@@ -73,6 +73,7 @@ DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=
             "privacy.assumed_honest=0.5 training.schedule=sequential",
             "privacy.assumed_honest = 0.5: changes nothing in a sequential schedule",
         ),
+        ("privacy.reports_per_round=2 training.schedule=sequential", "must be 1 in a sequential"),
         ("privacy.randomizer=declared", "privacy.randomizer = 'declared': needs"),
         (f"{POOLED} run.entropy=system", "run.noise = 'pooled': makes no reports, and run.entropy"),
         (f"{POOLED} training.schedule=sequential", "training.schedule = 'sequential' applies"),

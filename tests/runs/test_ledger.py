@@ -1,9 +1,11 @@
-"""The ledger of a run: what it says was released, and the files that are views of it."""
+"""What a run keeps: its ledger, the files that are views of it, and a directory of its own."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,16 +18,20 @@ from pytest import approx
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.durable_files import UNFINISHED, replace_file, replace_text
-from fl_shuffle.errors import RunError
+from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
+from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.ledger import store
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger, first_link, next_link
 from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
-from fl_shuffle.runs.directory import RunDirectory
+from fl_shuffle.runs import directory
+from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
+from fl_shuffle.runs.directory import RunDirectory, RunPlace
+from fl_shuffle.runs.resume import unfinished_config
 from fl_shuffle.runs.views import summary_of
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, opened, released, resume
-from tests.small_federation import Launch, model_bytes, rows, summary
+from tests.small_federation import Launch, Play, model_bytes, rows, stored, summary
 
 
 def dying(*_: Any) -> NoReturn:
@@ -34,19 +40,20 @@ def dying(*_: Any) -> NoReturn:
 
 def test_every_release_stays_on_the_bill_and_nothing_else(tmp_path: Path) -> None:
     everybody, present = np.ones(12, dtype=bool), np.arange(12) > 0
-    with opened(tmp_path / "run", 12) as run:
-        ledger, path = run.ledger, run.ledger.path
+    folder = tmp_path / "run"
+    with opened(folder, 12) as run:
+        ledger = run.ledger
         # An attempt that ended before its reports left the shuffler.
         ledger.reserve(1, 12, 99.0)
-        assert released(path) == []
+        assert released(folder) == []
         # A second attempt, released without client 0; then a third, after a crash, with everybody.
         for mask in (present, everybody):
             ledger.reserve(1, 12, 99.0)
             ledger.record(run.accountant.preview(1, mask), {0: int(mask.sum())}, mask)
         # Sequential reports are used as they come: reserved is released.
         ledger.reserve(2, 11, 99.0, present)
-    assert released(path) == [(1, 2, 11), (1, 3, 12), (2, 4, 11)]
-    attempts = LedgerRecord(path).attempts
+    assert released(folder) == [(1, 2, 11), (1, 3, 12), (2, 4, 11)]
+    attempts = LedgerRecord(folder).attempts
     assert [number for number, _ in attempts] == [1, 1, 2]
     for (_, found), mask in zip(attempts, (present, everybody, present), strict=True):
         assert (found == mask).all()
@@ -57,15 +64,15 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     and the first one releases nothing more."""
     everybody = np.ones(4, bool)
     with opened(tmp_path / "run", 4) as run:
-        first, path = run.ledger, run.ledger.path
+        first = run.ledger
         spend, later = run.accountant.preview(1, everybody), run.accountant.preview(2, everybody)
         first.reserve(1, 4, 1.0)
-        second = Ledger.open(path)
+        second = Ledger.open(first.path)
         second.reserve(1, 4, 1.0)
         for ledger, known in ((first, [(1, 1, 4)]), (second, [(1, 1, 4), (1, 2, 4)])):
             ledger.record(spend, {0: 4}, everybody)
             ledger.flush()
-            assert released(path) == known
+            assert released(tmp_path / "run") == known
         with pytest.raises(RunError, match="another process"):
             first.reserve(2, 4, 1.0)
         with pytest.raises(RunError, match="not the one under way"):
@@ -85,9 +92,8 @@ def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.Monke
         with monkeypatch.context() as patch, pytest.raises(Crash):
             patch.setattr(store, "insert", half)
             run.ledger.record(run.accountant.preview(1, everybody), {0: 4}, everybody)
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        assert db.execute("SELECT count(*) FROM rounds").fetchone() == (0,)
-        assert db.execute("SELECT released FROM reservations").fetchall() == [(0,)]
+    assert stored(tmp_path / "run", "SELECT * FROM rounds") == []
+    assert stored(tmp_path / "run", "SELECT released FROM reservations") == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -134,12 +140,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "after" and path.stat().st_mode & 0o777 == 0o600
 
 
-def test_torn_files_lose_nothing(
-    crash: Crashing, refused: Refused, launch: Launch, tmp_path: Path
-) -> None:
+def test_torn_files_lose_nothing(crash: Crashing, refused: Refused, play: Play) -> None:
     """Nobody reads what is not the ledger; a summary that was lost is written again."""
-    assert launch("whole") == 0
-    run, whole = crash(2), tmp_path / "whole"
+    run, whole = crash(2), play("whole")
     config = (run / "config.json").read_text()
     (run / "config.json").write_text(config.replace('"seed": 5', '"seed": 6'))
     (run / "metrics.csv").write_text("round,n_rep")
@@ -178,12 +181,9 @@ def test_the_files_are_what_the_ledger_says(
     assert view.config == json.loads((run / "config.json").read_text())
 
 
-def test_nobody_misses_them(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nobody_misses_them(play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Result, `runs`, report and ledger after all of them are gone: the same numbers."""
-    assert launch("run", SYSTEM) == 0
-    run = tmp_path / "run"
+    run = play("run", SYSTEM)
     before = fs.Result(run)
     table, page = dict(before.metrics), write_report([read_run(run)]).read_text()
     for name in ("metrics.csv", "summary.json", "config.json"):
@@ -198,15 +198,13 @@ def test_nobody_misses_them(
     assert main(["ledger", str(run), "--client", "3"]) == 0
 
 
-def test_attendance_has_the_bit_order_that_is_documented(launch: Launch, tmp_path: Path) -> None:
+def test_attendance_has_the_bit_order_that_is_documented(play: Play) -> None:
     """Client k is bit 7 - k % 8 of byte k // 8, as numpy.packbits has it."""
-    assert launch("run", "training.participation=0.5") == 0
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as database:
-        stored = database.execute("SELECT round, present FROM reservations").fetchall()
-        seen = set(database.execute("SELECT round, client_id FROM attendance"))
+    run = play("run", "training.participation=0.5")
+    seen = set(stored(run, "SELECT round, client_id FROM attendance"))
     wanted = {
         (number, client)
-        for number, bits in stored
+        for number, bits in stored(run, "SELECT round, present FROM reservations")
         for client in range(12)
         if bits is None or bits[client // 8] & (128 >> client % 8)
     }
@@ -235,9 +233,8 @@ def as_version_0_1(run: Path) -> None:
             database.execute("UPDATE reservations SET link = ? WHERE attempt = ?", (link, row[0]))
 
 
-def test_a_run_of_version_0_1_is_read_and_not_gone_on_with(launch: Launch, tmp_path: Path) -> None:
-    assert launch("run") == 0
-    run = tmp_path / "run"
+def test_a_run_of_version_0_1_is_read_and_not_gone_on_with(play: Play) -> None:
+    run = play("run")
     now = fs.Result(run)
     table, accuracy = dict(now.metrics), read_run(run).accuracy
     as_version_0_1(run)
@@ -249,3 +246,109 @@ def test_a_run_of_version_0_1_is_read_and_not_gone_on_with(launch: Launch, tmp_p
     assert main(["report", str(run)]) == main(["ledger", str(run), "--client", "3"]) == 0
     with pytest.raises(RunError, match="schema 5"):
         Ledger.open(run / "ledger.sqlite")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_runs_started_in_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "stamp", lambda: "now")
+    made = [RunDirectory.create(tmp_path / "runs").path for _ in range(3)]
+    assert [path.name for path in made] == ["now", "now-2", "now-3"]
+
+
+def test_a_second_process_is_turned_away(
+    launch: Launch,
+    crash: Crashing,
+    refused: Refused,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whether it begins a run there or goes on with one."""
+    told = f"in use by process {os.getpid()};"
+    taken = RunDirectory.claim(tmp_path / "run")
+    assert launch("run") == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.splitlines()) == 1
+    taken.close()
+    run = crash(1)
+    taken = RunDirectory.reopen(run)
+    assert told in refused(run)
+    taken.close()
+    before = (run / "ledger.sqlite").read_bytes()
+    assert launch("run", "run.seed=8") == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert (run / "ledger.sqlite").read_bytes() == before
+    assert resume(run) == 0
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    for name, words in (("file", "is a file"), ("full", "not empty")):
+        with pytest.raises(RunError, match=words):
+            RunDirectory.claim(tmp_path / name)
+    with pytest.raises(RunError, match="cannot be used"):
+        RunDirectory.create(tmp_path / "file")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    (tmp_path / "broken" / "ledger.sqlite").write_text("")
+    with pytest.raises(RunError, match="not a readable ledger"):
+        unfinished_config(tmp_path / "broken")
+
+
+def test_where_a_run_goes_travels_as_flower_configuration(tmp_path: Path) -> None:
+    for place in (RunPlace(), RunPlace(tmp_path), RunPlace(tmp_path, "data-unchanged")):
+        assert RunPlace.of(place.run_config()) == place
+    assert RunPlace.of({"resume": ""}) == RunPlace()
+    with pytest.raises(ConfigError, match="run-directory"):
+        RunPlace.of({"resume": "yes"})
+    with pytest.raises(InvalidValueError, match="data-unchanged"):
+        RunPlace.of({"resume": "please", "run-directory": "x"})
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_only_the_owner_may_read_a_run(
+    entropy: str, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[str] = set()
+    rounds = Schedule.participants
+
+    def looking(self: Schedule, number: int, least: int) -> object:
+        for path in (tmp_path / "run").iterdir():
+            seen.add(path.name)
+            assert mode(path) == 0o600, path
+        return rounds(self, number, least)
+
+    monkeypatch.setattr(Schedule, "participants", looking)
+    umask = os.umask(0)
+    try:
+        run = play("run", f"run.entropy={entropy}")
+        assert main(["report", str(run)]) == 0
+    finally:
+        os.umask(umask)
+    assert {"ledger.sqlite-wal", "ledger.sqlite-shm"} <= seen
+    assert mode(run) == 0o700 and {mode(path) for path in run.iterdir()} == {0o600}
+
+
+def test_data_that_cannot_be_compared_must_be_vouched_for(
+    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine: the state folder does not know the run. What is known of its data is
+    private, and goes with the run."""
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
+    run = crash(1)
+    [known] = (tmp_path / "state" / "data").iterdir()
+    assert mode(known) == 0o600 and mode(known.parent) == 0o700 and recall_data(known.name)
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "elsewhere"))
+    error = refused(run)
+    for words in ("cannot be verified here", "--data-unchanged", STATE_VARIABLE):
+        assert words in error
+    assert resume(run, "--data-unchanged") == 0
+    assert sum("without a check that the data" in text for text in summary(run)["warnings"]) == 1
+    crash(1, name="known")
+    assert resume(tmp_path / "known") == 0
+    assert not list((tmp_path / "elsewhere" / "data").iterdir())
+    assert recall_data("../../etc/passwd") is None

@@ -22,7 +22,7 @@ from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
 from tests.crashes import SYSTEM, Crashing, Refused, dying_after, released, resume
-from tests.small_federation import Launch, model_bytes, notes, rows, summary
+from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
 both = pytest.mark.parametrize("entropy", ["seeded", "system"])
 
@@ -53,48 +53,42 @@ def test_a_stopped_run_says_from_where_it_replays(
 
 @both
 def test_a_crashed_run_resumes_and_keeps_its_budget(
-    entropy: str, crash: Crashing, launch: Launch, tmp_path: Path
+    entropy: str, crash: Crashing, play: Play
 ) -> None:
-    assert launch("whole", "run.rounds=6") == 0
-    spent = [float(row["proven_epsilon"]) for row in rows(tmp_path / "whole")]
+    spent = [float(row["proven_epsilon"]) for row in rows(play("whole", "run.rounds=6"))]
     target = (spent[4] + spent[5]) / 2
     settings = ("run.rounds=6", f"privacy.target_epsilon={target}", f"run.entropy={entropy}")
     run = crash(3, *settings)
     assert resume(run) == 0
-    final = summary(run)
-    assert final["rounds"] == 5 and float(str(final["proven_epsilon"])) <= target
+    assert summary(run)["rounds"] == 5 and summary(run)["proven_epsilon"] <= target
     if entropy == "seeded":
-        assert launch("straight", *settings) == 0
-        assert model_bytes(tmp_path / "straight") == model_bytes(run)
+        assert model_bytes(play("straight", *settings)) == model_bytes(run)
         assert [row["round"] for row in rows(run)] == ["1", "2", "3", "4", "5"]
 
 
 def test_the_file_knows_of_a_release_before_it_happens(crash: Crashing) -> None:
     """System entropy: whoever is killed between commit and release has the round on the bill."""
     run = crash(2, SYSTEM, at="commit")
-    assert released(run / "ledger.sqlite") == [(1, 1, 12), (2, 2, 12)]
+    assert released(run) == [(1, 1, 12), (2, 2, 12)]
     assert resume(run) == 0
     spend = LedgerRecord(run).recorded_spend
     assert spend is not None and spend[:, 0].max() == 4
 
 
 @both
-def test_nothing_left_to_do_has_numbers(
-    entropy: str, crash: Crashing, launch: Launch, tmp_path: Path
-) -> None:
-    whole, run = tmp_path / "whole", crash(3, f"run.entropy={entropy}", at="finish")
-    assert launch("whole", f"run.entropy={entropy}") == 0
+def test_nothing_left_to_do_has_numbers(entropy: str, crash: Crashing, play: Play) -> None:
+    run = crash(3, f"run.entropy={entropy}", at="finish")
+    whole = play("whole", f"run.entropy={entropy}")
     assert resume(run) == 0
-    for name in ("rounds", "proven_epsilon", "columns"):
+    learned = ("accuracy",) if entropy == "seeded" else ()
+    for name in ("rounds", "proven_epsilon", "columns", *learned):
         assert summary(run)[name] == summary(whole)[name]
-    if entropy == "seeded":
-        assert summary(run)["accuracy"] == summary(whole)["accuracy"]
-        assert model_bytes(run) == model_bytes(whole)
+    assert (model_bytes(run) == model_bytes(whole)) == (entropy == "seeded")
 
 
 @both
 def test_an_older_ledger_is_refused(
-    entropy: str, crash: Crashing, launch: Launch, refused: Refused, tmp_path: Path
+    entropy: str, crash: Crashing, play: Play, refused: Refused
 ) -> None:
     """A seeded run plays again what it forgot, and says so."""
     run = crash(1, "run.rounds=6", f"run.entropy={entropy}")
@@ -112,8 +106,7 @@ def test_an_older_ledger_is_refused(
     if entropy == "seeded":
         (note,) = notes(run, "resumed")
         assert "played again, to the same bits" in note
-        assert launch("whole", "run.rounds=6") == 0
-        assert model_bytes(run) == model_bytes(tmp_path / "whole")
+        assert model_bytes(run) == model_bytes(play("whole", "run.rounds=6"))
 
 
 def test_a_missing_ledger_is_refused(
@@ -185,9 +178,7 @@ def test_what_a_run_may_change_when_it_goes_on(
     assert noted == [True] * (not words)
 
 
-def test_rounds_may_be_added_and_that_is_written_down(
-    crash: Crashing, launch: Launch, tmp_path: Path
-) -> None:
+def test_rounds_may_be_added_and_that_is_written_down(crash: Crashing, play: Play) -> None:
     run = crash(2)
     assert resume(run, "--rounds", "5", "--jobs", "1", "--set", "run.timeout=60") == 0
     assert notes(run, "changed") == [
@@ -196,8 +187,7 @@ def test_rounds_may_be_added_and_that_is_written_down(
         "resumed with run.timeout = 60.0 instead of 3600.0",
     ]
     assert json.loads((run / "config.json").read_text()) == RunView(run).config
-    assert launch("straight", "run.rounds=5") == 0
-    assert model_bytes(run) == model_bytes(tmp_path / "straight")
+    assert model_bytes(run) == model_bytes(play("straight", "run.rounds=5"))
 
 
 def test_budgets_may_lie_elsewhere_when_they_are_the_same(
@@ -248,19 +238,17 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def named_by(run: Path) -> Path | None:
     """The file that the durable ledger names, which is there and is what it was."""
-    with sqlite3.connect(run / "ledger.sqlite") as ledger:
-        row = ledger.execute("SELECT state, typeof(state) FROM checkpoint").fetchone()
-    if row is None:
-        return None
-    path = run / f"state-{row[0]}"
-    assert row[1] == "text" and hashlib.sha256(path.read_bytes()).hexdigest() == row[0]
-    return path
+    for digest, kind in stored(run, "SELECT state, typeof(state) FROM checkpoint"):
+        path = run / f"state-{digest}"
+        assert kind == "text" and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+        return path
+    return None
 
 
 @both
 @pytest.mark.usefixtures("large")
 def test_whenever_it_is_killed_the_ledger_names_a_whole_file(
-    entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entropy: str, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked at from beside, before and after all that touches a file or the ledger."""
     run, seen = tmp_path / "run", set()
@@ -285,13 +273,13 @@ def test_whenever_it_is_killed_the_ledger_names_a_whole_file(
         (Ledger, "flush"), (Path, "unlink"),
     ):  # fmt: skip
         watched(owner, name)
-    assert launch("run", *LARGE, f"run.entropy={entropy}") == 0
+    play("run", *LARGE, f"run.entropy={entropy}")
     assert len(seen) >= 6 and not list(run.glob("state-*"))
 
 
 @pytest.mark.usefixtures("large")
 def test_it_goes_on_from_the_file_and_from_no_other(
-    crash: Crashing, launch: Launch, refused: Refused, tmp_path: Path
+    crash: Crashing, play: Play, refused: Refused
 ) -> None:
     run = crash(3, *LARGE)
     path = named_by(run)
@@ -310,5 +298,4 @@ def test_it_goes_on_from_the_file_and_from_no_other(
         assert str(path) in line and "the state to go on from" in line and told in line
         path.write_bytes(whole)
     assert resume(run) == 0 and not list(run.glob("state-*")) and named_by(run) is None
-    assert launch("whole", *LARGE) == 0
-    assert summary(run)["rounds"] == 6 and model_bytes(run) == model_bytes(tmp_path / "whole")
+    assert summary(run)["rounds"] == 6 and model_bytes(run) == model_bytes(play("whole", *LARGE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -15,24 +14,20 @@ import fl_shuffle as fs
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_epsilon
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.cli import main
-from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
+from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.report.record import read_run
 from tests.crashes import opened, released
 from tests.federation.small_tasks import configured, task_of
-from tests.small_federation import Launch, model_bytes, rows, summary
+from tests.small_federation import Launch, Play, model_bytes, rows, stored, summary
 
 SUM = "privacy.release=sum"
 WEIGHTS = "server.weights=inverse-variance"
 
 
-def test_a_run_directory_holds_everything(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert launch("run", quiet=False) == 0
-    run = tmp_path / "run"
+def test_a_run_directory_holds_everything(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    run = play("run", quiet=False)
     assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
             "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
     assert [row["round"] for row in rows(run)] == ["1", "2", "3"]
@@ -83,7 +78,7 @@ def test_nothing_is_left_behind_by_a_refused_run(
 
 
 def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
-    launch: Launch, tmp_path: Path
+    play: Play, tmp_path: Path
 ) -> None:
     """Every client has a budget of its own: what is written down, and for whom."""
     drawn = np.random.default_rng(4).uniform(1.0, 9.0, 300).tolist()
@@ -91,8 +86,8 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
     lines = [f"{client},{epsilon},1e-5\n" for client, epsilon in enumerate(drawn)]
     path.write_text("client_id,epsilon,delta\n" + "".join(lines))
     settings = ("data.clients=300", "training.participation=0.6")
-    assert launch("run", *settings, options=("--budgets", str(path))) == 0
-    read = LedgerRecord(tmp_path / "run")
+    run = play("run", *settings, options=("--budgets", str(path)))
+    read = LedgerRecord(run)
     presence = [present for _, present in read.attempts]
     taken = np.sum(presence, axis=0)
     expected = [
@@ -104,9 +99,7 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
     np.testing.assert_array_equal(rounds, taken)
     np.testing.assert_allclose(local, expected, rtol=1e-10)
     assert (proven <= local * (1.0 + 1e-12)).all()
-    with sqlite3.connect(read.path) as db:
-        select = "SELECT class_id, n_reports, local FROM round_classes WHERE round = 3"
-        listed = db.execute(select).fetchall()
+    listed = stored(run, "SELECT class_id, n_reports, local FROM round_classes WHERE round = 3")
     assert 0 < len(listed) <= 64
     client_of = np.argsort(read.class_of)
     for own, reports, epsilon in listed:
@@ -123,7 +116,7 @@ def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Pat
         allowed = run.reserve(1, everybody)
         assert allowed is not None and allowed.all()
         assert run.commit(1, few) is None
-        assert not released(run.ledger.path)
+        assert not released(tmp_path / "run")
         assert run.commit(1, everybody) is not None
 
 
@@ -136,27 +129,24 @@ def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None
         run.reserve(2, everybody)
         with pytest.raises(PrivacyBudgetError, match="below privacy.assumed_honest = 8"):
             run.commit(2, np.arange(10) < 7)
-    assert released(run.ledger.path) == [(1, 1, 8)]
+    assert released(tmp_path / "run") == [(1, 1, 8)]
 
 
-def test_every_output_gives_the_same_sum(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_output_gives_the_same_sum(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     """What is released does not change where only sums leave: only what is claimed first does."""
     settings = (WEIGHTS, "training.participation=0.7", "privacy.assumed_honest=0.5")
-    assert launch("reports", *settings) == 0
+    plain = play("reports", *settings)
     capsys.readouterr()
-    assert launch("sum", SUM, *settings, quiet=False) == 0
+    run = play("sum", SUM, *settings, quiet=False)
     shown = capsys.readouterr().out
-    run, plain = tmp_path / "sum", tmp_path / "reports"
     assert model_bytes(run) == model_bytes(plain)
     final, before = summary(run), summary(plain)
     for name in ("proven_epsilon", "sum_epsilon", "epsilon_quantiles", "columns", "accuracy"):
         assert final[name] == before[name], name
     assert (before["headline"], before["epsilon"]) == ("proven", before["proven_epsilon"])
     assert (final["headline"], final["epsilon"]) == ("sum", final["sum_epsilon"])
-    headline, proven = float(str(final["epsilon"])), float(str(final["proven_epsilon"]))
-    assert 0.0 < headline < 0.9 * proven
+    headline = final["epsilon"]
+    assert 0.0 < headline < 0.9 * final["proven_epsilon"]
     # Metrics, the Python face and the screen; the page, tables and views have tests of their own.
     last = rows(run)[-1]
     assert float(last["sum_epsilon"]) == approx(headline, rel=1e-9)
@@ -179,10 +169,9 @@ def test_every_output_gives_the_same_sum(
         assert words in str(final["assumptions"])
 
 
-def test_the_sum_of_a_run_is_the_formula(launch: Launch, tmp_path: Path) -> None:
+def test_the_sum_of_a_run_is_the_formula(play: Play) -> None:
     """mu_i^2 = T (w_i Delta_i)^2 / sum of w_j^2 sigma_j^2, from the classes the ledger holds."""
-    assert launch("run", SUM, WEIGHTS) == 0
-    record = read_run(tmp_path / "run")
+    record = read_run(play("run", SUM, WEIGHTS))
     own = [record.classes[index] for index in record.class_of]
     variance = math.fsum(kind.scale**2 for kind in own)
     for client, kind in enumerate(own):
@@ -190,14 +179,13 @@ def test_the_sum_of_a_run_is_the_formula(launch: Launch, tmp_path: Path) -> None
         assert exact * (1.0 - 1e-9) <= record.totals.sum[client] <= exact * (1.0 + 1e-6)
 
 
-def test_lifetimes_follow_what_is_released(launch: Launch, tmp_path: Path) -> None:
+def test_lifetimes_follow_what_is_released(play: Play, tmp_path: Path) -> None:
     """A client whose next report would take its own sum above its limit stays away."""
     path = tmp_path / "b.csv"
     lines = [f"{i},{1 + i / 4},1e-5,{'1.0' if i < 9 else 'inf'}\n" for i in range(12)]
     path.write_text("client_id,epsilon,delta,lifetime_epsilon\n" + "".join(lines))
-    settings = (SUM, WEIGHTS, "run.rounds=6")
-    assert launch("run", *settings, options=("--budgets", str(path))) == 0
-    spent = read_run(tmp_path / "run").totals
+    run = play("run", SUM, WEIGHTS, "run.rounds=6", options=("--budgets", str(path)))
+    spent = read_run(run).totals
     assert (spent.sum[:9] <= 1.0).all() and (spent.rounds[9:] == 6).all()
     assert spent.proven[:9].max() > 1.0
     # Weights expose clients differently, so that they leave one after the other.
@@ -205,29 +193,23 @@ def test_lifetimes_follow_what_is_released(launch: Launch, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("release", ["reports", "sum"])
-def test_no_round_goes_beyond_the_target_by_any_digit(
-    release: str, launch: Launch, tmp_path: Path
-) -> None:
+def test_no_round_goes_beyond_the_target_by_any_digit(release: str, play: Play) -> None:
     column = {"reports": "proven", "sum": "sum"}[release]
     settings = (f"privacy.release={release}", "run.rounds=4", "privacy.randomizer=gaussian")
-
-    def epsilons(name: str, *more: str) -> list[float]:
-        assert launch(name, *settings, *more) == 0
-        return LedgerRecord(tmp_path / name).epsilons[column].tolist()
-
-    third = epsilons("free")[2]
+    third = LedgerRecord(play("free", *settings)).epsilons[column][2]
     for name, share, rounds in (("below", 1.0 - 1e-9, 2), ("above", 1.0 + 1e-9, 3)):
-        target = third * share
-        kept = epsilons(name, f"privacy.target_epsilon={target!r}")
-        assert summary(tmp_path / name)["rounds"] == len(kept) == rounds
-        assert all(epsilon <= target for epsilon in kept)
+        target = float(third * share)
+        run = play(name, *settings, f"privacy.target_epsilon={target!r}")
+        kept = LedgerRecord(run).epsilons[column]
+        assert summary(run)["rounds"] == len(kept) == rounds
+        assert (kept <= target).all()
 
 
 ANALYZERS = "import torch\ndef median(reports): return reports.median(dim=0).values\n"
 
 
 def test_where_there_is_no_sum_the_column_says_why(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_analyzers.py").write_text(ANALYZERS)
@@ -235,27 +217,21 @@ def test_where_there_is_no_sum_the_column_says_why(
         ("server.analyzer=own_analyzers:median", "an analyzer gets single reports"),
         ("training.schedule=sequential", "alone"),
     ):
-        run = tmp_path / words
-        assert launch(words, setting, "run.rounds=1") == 0
+        run = play(words, setting, "run.rounds=1")
         final = summary(run)
-        columns = final["columns"]
-        assert isinstance(columns, dict) and final["sum_epsilon"] is None
-        assert columns["sum"]["epsilon"] is None and words in columns["sum"]["note"]
+        column = final["columns"]["sum"]
+        assert column["epsilon"] is final["sum_epsilon"] is None and words in column["note"]
         assert final["headline"] == "proven"
         assert "only sums of" not in json.dumps(final["assumptions"])
         assert rows(run)[0]["sum_epsilon"] == "" and np.isnan(read_run(run).totals.sum).all()
 
 
-def test_two_rounds_of_three_reports_cost_what_six_of_one_do(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_two_rounds_of_three_reports_cost_what_six_of_one_do(play: Play, tmp_path: Path) -> None:
     """The mean's noise falls, and each report is paid for, whoever adds up."""
-    assert launch("six", "run.rounds=6") == 0
-    wanted = rows(tmp_path / "six")[-1]
+    wanted = rows(play("six", "run.rounds=6"))[-1]
     for setting in ("run.noise=per-report", "server.analyzer=coordinate-median",
                     "run.noise=pooled"):  # fmt: skip
-        assert launch(setting, "run.rounds=2", "privacy.reports_per_round=3", setting) == 0
-        found = rows(tmp_path / setting)[-1]
+        found = rows(play(setting, "run.rounds=2", "privacy.reports_per_round=3", setting))[-1]
         for price in ("gspa", "proven", "sum", "local", "lower"):
             paid, due = found[f"{price}_epsilon"], wanted[f"{price}_epsilon"]
             if paid or "median" not in setting:
@@ -274,9 +250,3 @@ def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:
     found = noise.add_to(total, present, np.random.default_rng(1))
     assert float(found.mean()) == approx(15.0, abs=0.05 * float(plan.scale.max()) * 8)
     assert float(found.var()) == approx(5.0 * float(np.sum(np.square(plan.scale))), rel=0.02)
-
-
-def test_a_sequential_schedule_has_one_report_a_round() -> None:
-    tables = {"data": {"clients": 12}, "privacy": {"reports_per_round": 2}}
-    with pytest.raises(InvalidValueError, match="must be 1 in a sequential schedule"):
-        parse_config({**tables, "training": {"schedule": "sequential"}})
