@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import torch
 
 import clients.app
 from fl_shuffle.auditing.published import fields_of
-from fl_shuffle.cli import main
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.sources import load_records
@@ -26,7 +23,7 @@ from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from tests.one_node import nodes
-from tests.small_federation import Launch, summary
+from tests.small_federation import Play, notes, page, rows, stored, summary
 
 CLIENTS, EACH, CLASSES = 6, 5, 4
 OWN = (
@@ -47,7 +44,8 @@ def source(section: DataSection) -> Records:
     images, labels = records()
     images[0] = held.get("image", images[0])
     labels[0] = held.get("label", labels[0])
-    return Records(images, labels, images[5:9].copy(), labels[5:9].copy(), CLASSES)
+    test = images[5:9].copy(), labels[5:9].copy()
+    return Records(images, labels, *test, held.get("classes", CLASSES))
 
 
 def published(run: Path) -> dict[str, str]:
@@ -59,14 +57,6 @@ def published(run: Path) -> dict[str, str]:
         if "checkpoint of" not in where and "run_directory" not in text
         and where != "model.safetensors: content"
     }  # fmt: skip
-
-
-def play(launch: Launch, name: str, *settings: str, **first: object) -> None:
-    """Run with the first record so changed."""
-    held.clear()
-    held.update(first)
-    forget_data()
-    assert launch(name, *OWN, *settings) == 0
 
 
 class Talking(torch.nn.Linear):
@@ -97,97 +87,89 @@ def talking(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     ids=["nan", "the class nobody has", "huge, and no class", "raises", "raises, in an update"],
 )
 def test_a_record_changes_nothing_but_the_model(
-    settings: tuple[str, ...], first: dict[str, object], launch: Launch, tmp_path: Path
+    settings: tuple[str, ...],
+    first: dict[str, object],
+    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What clients say is not published, nor a digest of the records; of them sizes and shapes."""
-    for name, values in (("a", {}), ("b", first)):
-        play(launch, name, *settings, **values)
-    ours, theirs = (published(tmp_path / name) for name in "ab")
-    assert ours == theirs
+    forget_data()
+    ours = published(play("a", *OWN, *settings))
+    for name, value in first.items():
+        monkeypatch.setitem(held, name, value)
+    forget_data()
+    run = play("b", *OWN, *settings)
+    assert ours == published(run)
     files = {"config.json", "ledger.sqlite", "lock", "metrics.csv", "run.log", "summary.json"}
     assert {where.partition(":")[0] for where in ours} == {*files, "model.safetensors"}
-    rows = csv.DictReader((tmp_path / "b" / "metrics.csv").open())
-    assert {row["n_reports"] for row in rows} == {str(CLIENTS)}
+    assert {row["n_reports"] for row in rows(run)} == {str(CLIENTS)}
     digest = source(DataSection()).fingerprint().encode()
-    for path in (tmp_path / "b").iterdir():
+    for path in run.iterdir():
         assert b"is odd" not in path.read_bytes() and digest not in path.read_bytes()
-    with sqlite3.connect(tmp_path / "b" / "ledger.sqlite") as db:
-        [(facts,)] = db.execute("SELECT value FROM meta WHERE key = 'data'")
+    [(facts,)] = stored(run, "SELECT value FROM meta WHERE key = 'data'")
     assert json.loads(facts) == {
         "source": f"{__name__}:source", "records": CLIENTS * EACH, "shape": [7],
         "classes": CLASSES, "test_records": 4, "held_out": 0,
     }  # fmt: skip
 
 
-def test_a_real_run_writes_no_times(launch: Launch, tmp_path: Path) -> None:
-    assert launch("run", "run.entropy=system") == 0
-    run = tmp_path / "run"
-    with sqlite3.connect(run / "ledger.sqlite") as db:
-        assert db.execute("SELECT seconds FROM rounds").fetchall() == [(None,)] * 3
-        meta = {key: json.loads(value) for key, value in db.execute("SELECT * FROM meta")}
+def test_a_real_run_writes_no_times(play: Play) -> None:
+    run = play("run", "run.entropy=system")
+    assert stored(run, "SELECT seconds FROM rounds") == [(None,)] * 3
+    meta = {key: json.loads(value) for key, value in stored(run, "SELECT * FROM meta")}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", meta["started"]) and meta["finished"] is None
-    assert {row["seconds"] for row in csv.DictReader((run / "metrics.csv").open())} == {""}
+    assert {row["seconds"] for row in rows(run)} == {""}
     final = summary(run)
     assert final["seconds"] is None and final["accounting_seconds"] is None
     assert not re.search(r"\d\d:\d\d", (run / "run.log").read_text())
-    assert main(["report", str(run)]) == 0
-    page = (run / "report.html").read_text()
-    assert f"started on {meta['started']}, finished<" in page
+    assert f"started on {meta['started']}, finished<" in page(run)
 
 
 def test_the_ledger_does_not_tell_when_checkpoints_were_written(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow run writes more of them than a fast one."""
     pages = []
     for seconds in (0.0, 1e9):
         monkeypatch.setattr(running, "CHECKPOINT_SECONDS", seconds)
-        name = f"every {seconds:g} s"
-        assert launch(name) == 0
-        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
-            [(free,)] = db.execute("PRAGMA freelist_count")
-            pages += db.execute("PRAGMA page_count").fetchall()
-        assert free == 0
+        run = play(f"every {seconds:g} s")
+        assert stored(run, "PRAGMA freelist_count") == [(0,)]
+        pages += stored(run, "PRAGMA page_count")
     assert pages[0] == pages[1]
 
 
 @pytest.mark.parametrize(("partition", "by_label"), [("iid", False), ("dirichlet", True)])
 def test_the_relation_says_when_labels_deal_the_records(
-    partition: str, by_label: bool, launch: Launch, tmp_path: Path
+    partition: str, by_label: bool, play: Play
 ) -> None:
-    assert launch("run", f"data.partition={partition}", "run.rounds=1") == 0
+    run = play("run", f"data.partition={partition}", "run.rounds=1")
     relation = "replace-one" + " after the partition by label" * by_label
-    assert summary(tmp_path / "run")["relation"] == relation
-    assert main(["report", str(tmp_path / "run")]) == 0
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert ("by their labels" in page) == by_label
-    assert f"replaced by anything else ({relation})" in page
+    assert summary(run)["relation"] == relation
+    shown = page(run)
+    assert ("by their labels" in shown) == by_label
+    assert f"replaced by anything else ({relation})" in shown
 
 
-def test_held_out_records_are_said_not_to_be_covered(launch: Launch, tmp_path: Path) -> None:
-    said = "NOT COVERED: 144 private records"
-    assert launch("run", "data.validation=0.1", "run.rounds=1") == 0
-    run, final = tmp_path / "run", summary(tmp_path / "run")
+def test_held_out_records_are_said_not_to_be_covered(play: Play) -> None:
+    run = play("run", "data.validation=0.1", "run.rounds=1")
+    final = summary(run)
     assert read_run(run).meta["data"]["held_out"] == final["records_not_covered"] == 144
     assert final["test_data"] == "held out of the private records"
-    with sqlite3.connect(run / "ledger.sqlite") as db:
-        notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
-    for warned in (final["warnings"], notes):
-        assert any("NOT COVERED" in text and "144" in text for text in warned)  # type: ignore[attr-defined]
-    assert main(["report", str(run)]) == 0 and said in (run / "report.html").read_text()
-    assert launch("fitted", "data.features=pca", "data.validation=0.1", "run.rounds=1") == 0
-    assert summary(tmp_path / "fitted")["records_not_covered"] == 12 * 107 + 144
+    for warned in (final["warnings"], notes(run, "warning")):
+        assert any("NOT COVERED" in text and "144" in text for text in warned)
+    assert "NOT COVERED: 144 private records" in page(run)
+    fitted = play("fitted", "data.features=pca", "data.validation=0.1", "run.rounds=1")
+    assert summary(fitted)["records_not_covered"] == 12 * 107 + 144
 
 
-def two_classes(section: DataSection) -> Records:
-    return Records(*records(), *records(), classes=2)
-
-
-def test_classes_must_be_declared_and_hold_the_public_test_labels() -> None:
+def test_classes_must_be_declared_and_hold_the_public_test_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(held, "classes", 2)
     with pytest.raises(DataError, match=r"Records\.classes is missing: .*classes=10"):
         Records(*records(), *records())
     with pytest.raises(DataError, match="test label 2 is not in 0 .. 1"):
-        load_records(DataSection(source=f"{__name__}:two_classes"))
+        load_records(DataSection(source=f"{__name__}:source"))
 
 
 @pytest.mark.parametrize("error", [DataError, RuntimeError])

@@ -28,7 +28,7 @@ from tests.processes import (
     marking,
     wait_until,
 )
-from tests.small_federation import Launch, model_bytes, rows, summary
+from tests.small_federation import Launch, Play, model_bytes, rows, summary
 
 pytest.importorskip("ray")
 
@@ -130,11 +130,11 @@ def cluster() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_a_machine_that_dies_costs_no_report(
-    cluster: Any, small: Path, launch: Launch, tmp_path: Path
+    cluster: Any, small: Path, play: Play, tmp_path: Path
 ) -> None:
     kind = ("privacy.unit=client", "run.rounds=12")
-    assert launch("here", *kind) == 0
-    machines, here, run = [cluster.add_node(num_cpus=1)], tmp_path / "here", tmp_path / "cluster"
+    here, run = play("here", *kind), tmp_path / "cluster"
+    machines = [cluster.add_node(num_cpus=1)]
     command = [*COMMAND, "simulate", str(small), "--quiet", *ON_RAY, "--jobs", "2",
                "--out", str(run)]  # fmt: skip
     for setting in (*kind, f"run.ray_address={cluster.address}"):

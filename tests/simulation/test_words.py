@@ -24,7 +24,7 @@ from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
 from tests.repository import ROOT
-from tests.small_federation import Launch, model_bytes, notes
+from tests.small_federation import Play, model_bytes, notes, page
 
 SMALL = {"run.rounds": 4, "data.clients": 30, "run.jobs": 1}
 
@@ -104,16 +104,16 @@ def test_the_quickstarts_numbers(tmp_path: Path) -> None:
 
 
 def test_every_run_says_what_it_reads_whether_it_is_kept_or_not(
-    launch: Launch, tmp_path: Path,
+    play: Play, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """On the screen of whoever has the data; the run directory knows nothing of it."""
     monkeypatch.setenv("FL_SHUFFLE_CACHE", str(tmp_path / "cache"))
-    said, runs = [], [tmp_path / "first", tmp_path / "second"]
-    for run in runs:
+    hog = "data.features=hog", "data.feature_options={cells = [2]}", "run.rounds=1"
+    said, runs = [], []
+    for name in ("first", "second"):
         forget_data()
-        hog = "data.features=hog", "data.feature_options={cells = [2]}", "run.rounds=1"
-        assert launch(run.name, *hog, quiet=False) == 0
+        runs.append(play(name, *hog, quiet=False))
         said.append(capsys.readouterr().err.splitlines()[:2])
     assert said[0] == said[1] and said[0][0] == "reading digits ..."
     assert said[0][1].startswith("features hog of 1,")
@@ -175,21 +175,16 @@ def test_the_noise_of_what_is_declared() -> None:
 
 @pytest.mark.parametrize(("epsilon", "hopeless"), [(0.1, True), (40.0, False)])
 def test_simulate_report_and_bound_say_the_same(
-    epsilon: float,
-    hopeless: bool,
-    launch: Launch,
-    small: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    epsilon: float, hopeless: bool, play: Play, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ["budgets.distribution=constant", f"budgets.epsilon={epsilon}"]
-    assert launch("run", *settings, quiet=False) == 0
+    settings = ["budgets.distribution=constant", f"budgets.epsilon={epsilon}", "run.rounds=1"]
+    run = play("run", *settings, quiet=False)
     kind = "warning" if hopeless else "noise"
-    (told,) = [text for text in notes(tmp_path / "run", kind) if "noise of the mean" in text]
+    (told,) = [text for text in notes(run, kind) if "noise of the mean" in text]
     said = told.split(";")[0]
     assert said.startswith("noise of the mean: ")
     assert said in capsys.readouterr().err.split("reports  accuracy")[0]
-    assert said in fs.Result(tmp_path / "run").report(tmp_path / "page.html").read_text()
+    assert said in page(run)
     arguments = [part for setting in settings for part in ("--set", setting)]
     assert main(["bound", str(small), *arguments]) == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "noise of the mean" in x]
@@ -218,11 +213,9 @@ def test_of_an_own_app_the_size_is_not_known(
         ("server.weights=inverse-variance", False),
     ],
 )
-def test_a_run_in_which_budgets_do_not_act_says_so(
-    setting: str, idle: bool, launch: Launch, tmp_path: Path
-) -> None:
-    assert launch("run", "privacy.release=sum", setting, "run.rounds=1") == 0
-    warned = notes(tmp_path / "run", "warning")
+def test_a_run_in_which_budgets_do_not_act_says_so(setting: str, idle: bool, play: Play) -> None:
+    run = play("run", "privacy.release=sum", setting, "run.rounds=1")
+    warned = notes(run, "warning")
     assert any(text.startswith("budgets do not act") for text in warned) is idle
-    ledger = fs.Result(tmp_path / "run").ledger
+    ledger = fs.Result(run).ledger
     assert (len({ledger.client(client).epsilon for client in range(12)}) == 1) is idle
