@@ -1,39 +1,40 @@
-"""Every client is asked at the node that holds it, and only there."""
+"""Nodes in this process and elsewhere: every client is asked at the node that holds it, and only
+there; what is raised where, and who is waited for how long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fl_shuffle as fs
 from clients.app import app
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.flower import node_registry as registry_module
-from fl_shuffle.flower.grid import adopt_task_identity, reply_of, stamp
+from fl_shuffle.flower import grid as grid_module
+from fl_shuffle.flower import node_registry
+from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, exchange, reply_of, stamp
 from fl_shuffle.flower.messages import Layout, TrainRequest
-from fl_shuffle.flower.node_registry import (
-    HOLDING_RECORD,
-    NodeRegistry,
-    SuperNodeFile,
-    fingerprint,
-    held_clients,
-    read_supernodes,
-)
+from fl_shuffle.flower.node_registry import NodeRegistry
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.settings import RESOLVED
+from tests.one_node import App, nodes
 
 CLIENTS = 50  # the default configuration's
 EVERYBODY = np.ones(CLIENTS, dtype=bool)
@@ -45,26 +46,35 @@ U/HSkXTgrBUXYZHI8QwURHjXhqcXhwLd
 -----END PUBLIC KEY-----
 """
 PRINT = "SHA256:zosS/5CSr/TQ43Z23CmO4utDQ0uCovoQtEcdGfNc/GU"
+TIMEOUT = 30.0
 HEAD = "supernode,partition-id,num-partitions\n"
 
 
 @pytest.fixture(autouse=True)
-def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "SETTLE_SECONDS", 0.0)
+def a_run_whose_nodes_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_registry, "SETTLE_SECONDS", 0.0)
+    adopt_task_identity(1)
 
 
+@dataclass
 class SuperNodes:
     """Nodes with a configuration each (None: one that is gone), as a Flower `Grid` shows them, and
-    their keys."""
+    their keys. By their clock they answer `delay` seconds after they are asked, or `never`."""
 
-    def __init__(
-        self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
-    ) -> None:
-        adopt_task_identity(1)
-        self.configs, self.app = dict(configs), client_app
-        self.asked: list[int] = []
-        self.keys: dict[int, bytes] = {}
-        self.replies: dict[str, Message] = {}
+    configs: dict[int, Any]
+    app: App = app
+    delay: float = 0.0
+    never: Collection[int] = ()
+    now: float = 0.0
+    asked: list[int] = field(default_factory=list)
+    keys: dict[int, bytes] = field(default_factory=dict)
+    replies: dict[str, tuple[float, Message]] = field(default_factory=dict)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def get_node_ids(self) -> list[int]:
         return list(self.configs)
@@ -73,11 +83,15 @@ class SuperNodes:
         return [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.configs]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        self.replies = {stamp(each).metadata.message_id: self.reply(each) for each in messages}
-        return list(self.replies)
+        due = self.now + self.delay
+        pushed = {stamp(each).metadata.message_id: (due, self.reply(each)) for each in messages}
+        self.replies |= pushed
+        return list(pushed)
 
     def pull_messages(self, identifiers: Iterable[str]) -> list[Message]:
-        return [self.replies[each] for each in identifiers]
+        asked = [self.replies[each] for each in identifiers]
+        replies = [reply for due, reply in asked if due <= self.now]
+        return [each for each in replies if each.metadata.src_node_id not in self.never]
 
     def reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -112,7 +126,7 @@ def played(registry: NodeRegistry, grid: SuperNodes) -> dict[int, list[int]]:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 40))
 def test_partitions_cover_all_clients_once_and_evenly(clients: int, count: int) -> None:
-    parts = [held_clients(part(index, count), clients) for index in range(count)]
+    parts = [node_registry.held_clients(part(index, count), clients) for index in range(count)]
     assert [client for held in parts for client in held] == list(range(clients))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -124,7 +138,7 @@ def test_partitions_cover_all_clients_once_and_evenly(clients: int, count: int) 
 )  # fmt: skip
 def test_a_partition_that_makes_no_sense_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(InvalidValueError, match=r"partition"):
-        held_clients(config, 10)
+        node_registry.held_clients(config, 10)
 
 
 def test_each_client_is_asked_at_its_own_node_in_every_round() -> None:
@@ -173,17 +187,15 @@ def test_nodes_are_asked_once_and_newcomers_when_they_come(
 
 
 def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, grid = [0.0], SuperNodes({1: part(0, 2), 2: None})
-    # The registry's own clock: pytest and its workers keep theirs.
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None)
-    monkeypatch.setattr(registry_module, "time", clock)
+    grid = SuperNodes({1: part(0, 2), 2: None})
+    monkeypatch.setattr(node_registry, "time", grid)
     registry, asked = NodeRegistry(CLIENTS, 20.0), []
     for second in range(0, 1000, 10):
-        now[0], before = float(second), len(grid.asked)
+        grid.now, before = float(second), len(grid.asked)
         registry.partition(grid)  # type: ignore[arg-type]
         asked += [second] * grid.asked[before:].count(2)
     assert asked == [0, 60, 180, 420, 900]
-    grid.configs[2], now[0] = part(1, 2), 2000.0
+    grid.configs[2], grid.now = part(1, 2), 2000.0
     assert played(registry, grid) == {1: list(range(25)), 2: list(range(25, 50))}
 
 
@@ -196,7 +208,7 @@ def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
     @liar.query()
     def query(message: Message, context: Context) -> Message:
         record = ConfigRecord(claim)  # type: ignore[arg-type]
-        return Message(RecordDict({HOLDING_RECORD: record}), reply_to=message)
+        return Message(RecordDict({node_registry.HOLDING_RECORD: record}), reply_to=message)
 
     assert asked_where(SuperNodes({1: {}}, liar)) == {}
 
@@ -207,20 +219,20 @@ def test_a_node_refuses_clients_it_does_not_hold() -> None:
         with pytest.raises(InvalidValueError, match="clients 10 to 19"):
             grid.push_messages([TrainRequest(1, np.arange(first, first + 2)).message(model, 1)])
     asked = [TrainRequest(1, np.arange(first, first + 2)).message(model, 1) for first in (10, 18)]
-    assert not any(grid.replies[each].has_error() for each in grid.push_messages(asked))
+    replies = grid.pull_messages(grid.push_messages(asked))
+    assert len(replies) == 2 and not any(reply.has_error() for reply in replies)
 
 
-def written(folder: Path, *lines: str) -> SuperNodeFile:
+def written(folder: Path, *lines: str) -> node_registry.SuperNodeFile:
     path = folder / "nodes.csv"
     path.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
-    return read_supernodes(path, CLIENTS)
+    return node_registry.read_supernodes(path, CLIENTS)
 
 
 def test_fingerprints_are_those_of_ssh_keygen() -> None:
-    assert fingerprint(KEY) == PRINT
+    assert node_registry.fingerprint(KEY) == PRINT
     for nothing in (b"", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", b"\0"):
-        assert fingerprint(nothing) is None
-    assert hasattr(Grid, "get_nodes")
+        assert node_registry.fingerprint(nothing) is None
 
 
 @pytest.mark.parametrize("claim", [part(0, 2), part(0, 1), {}, part(7, 3)], ids=str)
@@ -239,7 +251,7 @@ def test_the_operator_s_file_says_who_plays_what_whatever_nodes_claim(
         assert played(registry, grid) == {3: list(range(25)), 5: list(range(25, 50))}
     assert not grid.asked
     assert [text for text in caplog.messages if "plays nobody" in text] == [
-        f"node 99 (key {fingerprint(grid.keys[99])}) has no part of its own in "
+        f"node 99 (key {node_registry.fingerprint(grid.keys[99])}) has no part of its own in "
         f"{tmp_path / 'nodes.csv'}: it plays nobody"
     ]
     # When the honest one is gone, nobody inherits its clients; the names of two parts give none.
@@ -270,10 +282,105 @@ def test_what_is_wrong_with_the_file_is_named(text: str, said: str, tmp_path: Pa
     path = tmp_path / "nodes.csv"
     path.write_text(text, encoding="utf-8-sig")
     with pytest.raises(ConfigError, match=said) as raised:
-        read_supernodes(path, CLIENTS)
+        node_registry.read_supernodes(path, CLIENTS)
     assert "\n" not in str(raised.value)
 
 
-def test_a_simulation_has_no_supernodes() -> None:
-    with pytest.raises(ConfigError, match=r"run.supernodes = 'nodes.csv' has no effect"):
-        fs.simulate(overrides={"run.supernodes": "nodes.csv", "run.rounds": 1})
+def empty(message: Message, context: Context) -> Message:
+    return Message(RecordDict(), reply_to=message)
+
+
+def asked(count: int, node_of: Callable[[int], int]) -> list[Message]:
+    return [Message(RecordDict(), node_of(i), "train", ttl=TIMEOUT) for i in range(count)]
+
+
+def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:
+    taken: list[int] = []
+
+    def take(position: int, reply: Message) -> None:
+        taken.append(position)
+        if position == 3:
+            raise RuntimeError("of the server's own making")
+
+    with nodes(empty, 2) as grid:
+        with pytest.raises(RuntimeError, match="of the server's own making"):
+            grid.exchange(asked(6, lambda i: 2 + i % 2), take)
+        assert 3 in taken
+        taken.clear()
+        grid.exchange(asked(3, lambda i: 2 + i % 2), take)
+        assert sorted(taken) == [0, 1, 2]
+
+
+def test_a_node_s_state_is_one_request_s_at_a_time() -> None:
+    """Two threads play six requests to one node: each counts on from what the one before left."""
+    seen = []
+
+    def client(message: Message, context: Context) -> Message:
+        count = context.state.get("count") or MetricRecord({"n": 0})
+        seen.append(count["n"])
+        time.sleep(0.01)
+        context.state["count"] = MetricRecord({"n": count["n"] + 1})
+        return empty(message, context)
+
+    with closing(InProcessGrid(client, {}, nodes=2, trusted=False)) as grid:  # type: ignore[arg-type]
+        replies = list(grid.send_and_receive(asked(6, lambda _: 2)))
+    assert not any(reply.has_error() for reply in replies) and seen == list(range(6))
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_its_threads_end_with_it(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that gave back torch's memory while the interpreter ended aborted the process; one that
+    hangs in a user's code is not waited for."""
+    monkeypatch.setattr(grid_module, "JOIN_SECONDS", 0.1 if hangs else 60.0)
+    begun, left, before = Event(), Event(), threading.active_count()
+
+    def call() -> None:
+        begun.set()
+        left.wait(60.0 if hangs else 0.3)
+
+    grid = InProcessGrid(ClientApp(), {}, nodes=2)
+    grid.begin(call)
+    assert begun.wait(60.0)
+    grid.close()
+    assert threading.active_count() == before + hangs
+    left.set()
+
+
+def test_threads_read_arrays_while_garbage_is_collected() -> None:
+    """Of CPython 3.11 before 3.11.8 they disturbed each other's parsing of NumPy's headers."""
+    record = ArrayRecord([np.zeros((3, 4))])
+
+    def client(message: Message, context: Context) -> Message:
+        for _ in range(600):
+            record.to_numpy_ndarrays()
+        return empty(message, context)
+
+    def python(phase: str, info: dict[str, int]) -> None:
+        """As Hypothesis and finalizers do: other threads get their turn."""
+        for _ in range(50):
+            len(info)
+
+    before, threshold = sys.getswitchinterval(), gc.get_threshold()
+    gc.callbacks.append(python)
+    try:
+        with nodes(client, 4) as grid:
+            sys.setswitchinterval(1e-6)
+            gc.set_threshold(5)
+            replies = list(grid.send_and_receive(asked(4, lambda i: 2 + i)))
+    finally:
+        gc.callbacks.remove(python)
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(before)
+    assert len(replies) == 4 and not any(reply.has_error() for reply in replies)
+
+
+@pytest.mark.parametrize("slow", [set(), {3}, {2, 9}])
+def test_slow_nodes_cost_one_timeout_and_nobody_else(
+    slow: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid: Any = SuperNodes({node: {} for node in range(1, 13)}, empty, 1.0, slow)
+    monkeypatch.setattr(grid_module, "time", grid)
+    taken: dict[int, Message] = {}
+    exchange(grid, asked(12, lambda i: i + 1), taken.__setitem__, window=4, timeout=TIMEOUT)
+    assert {position + 1 for position in taken} == set(range(1, 13)) - slow
+    assert grid.now <= (TIMEOUT if slow else 6.0) + grid_module.LONGEST_POLL_SECONDS
