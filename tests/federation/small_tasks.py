@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.data.models import build_model
+from fl_shuffle.data.models import build_model, flatten_parameters
 from fl_shuffle.data.task import Task
 from fl_shuffle.randomizer_plan import make_plan
 from tests.gradients.gradient_modules import Small
@@ -69,5 +69,4 @@ def task_of(config: Config, spoil: dict[int, float] | None = None) -> Task:
 
 
 def parameters_of(config: Config) -> Tensor:
-    model = build_model(config.model, (8,), 3, 3)
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    return flatten_parameters(build_model(config.model, (8,), 3, 3))

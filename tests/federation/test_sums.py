@@ -93,13 +93,19 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     assert batch.reasons == Counter({OUT_OF_RANGE: 6, "wrong shape": 2})
 
 
+COMPILED: list[tuple[str, dict[str, Any]]] = [
+    ("gaussian", {}),
+    ("gaussian", {"clip": "average"}),
+    ("laplace", {"unit": "client", "client_clip": 0.05}),
+    ("gaussian", {"personalization": "clipping"}),
+]
+
+
 @pytest.mark.parametrize(
     ("model", "noise", "privacy"),
     [
-        ("linear, compiled", "gaussian", {}),
-        ("linear, compiled", "gaussian", {"clip": "average"}),
-        ("linear, compiled", "laplace", {"unit": "client", "client_clip": 0.05}),
-        ("linear, compiled", "gaussian", {"personalization": "clipping"}),
+        # Slow: whichever comes first compiles their loops.
+        *(pytest.param("linear, compiled", *row, marks=pytest.mark.slow) for row in COMPILED),
         ("linear", "gaussian", {"client_clip": 0.05}),
         ("mlp", "laplace", {}),
         ("own", "gaussian", {"unit": "client", "client_clip": 0.05}),
