@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import uuid
@@ -88,3 +89,24 @@ def lines(run: Path) -> int:
     """Of a run's metrics: one for the head, one a round."""
     metrics = run / "metrics.csv"
     return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+@contextmanager
+def playing(
+    run: Path, *arguments: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`fl-shuffle simulate ...` with far more rounds than are waited for, when it has played some;
+    and the mark of its processes."""
+    command = [*COMMAND, "simulate", *arguments, "--quiet", "--rounds", "100000", "--out", str(run)]
+    with marking() as mark:
+        process = subprocess.Popen(
+            command, env=environment(**variables, **{MARK: mark}), start_new_session=True
+        )
+        wait_until(
+            lambda: process.poll() is not None or lines(run) > 2,
+            START_SECONDS,
+            "no round was played",
+        )
+        assert process.poll() is None
+        yield process, mark
+    process.wait()

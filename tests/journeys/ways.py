@@ -19,12 +19,11 @@ import numpy as np
 import fl_shuffle as fs
 
 
-def typed(line: str, *, folder: str = ".", code: int = 0) -> str:
-    """What `fl-shuffle ...`, as somebody types it, prints on stdout in a process of its own; it
-    must end with this exit code."""
+def typed(line: str, *, folder: str = ".") -> str:
+    """What `fl-shuffle ...`, as somebody types it, prints on stdout in a process of its own."""
     command = [sys.executable, "-m", "fl_shuffle", *shlex.split(line)[1:]]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == code, f"$ {line}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, f"$ {line}\n{done.stderr}"
     return done.stdout
 
@@ -142,13 +141,8 @@ def engineer() -> None:
     typed("fl-shuffle new my-app")
     typed("fl-shuffle simulate config.toml --dry-run --rounds 2", folder="my-app")
     typed("fl-shuffle simulate config.toml --rounds 2 --quiet --out run", folder="my-app")
-    # What is wrong is one line, before anything is spent.
-    typed("fl-shuffle simulate config.toml --set privacy.clip_nrom=1", folder="my-app", code=2)
-    typed("fl-shuffle simulate config.toml --out run", folder="my-app", code=2)
     bill = typed("fl-shuffle ledger run --client 17", folder="my-app")
     assert "client 17" in bill and "spent, at delta" in bill, bill
-    own = fs.Result("my-app/run")
-    assert own.epsilon > 0.0 and own.report("own.html").is_file()
 
 
 def officer() -> None:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fl_shuffle.cli import main
 from tests.processes import (
-    COMMAND,
     END_SECONDS,
     MARK,
     START_SECONDS,
     environment,
-    lines,
     linux,
     marked,
     marking,
+    playing,
     wait_until,
 )
 from tests.small_federation import model_bytes, summary
 
-FLOWER = ["--engine", "flwr", "--jobs", "1", "--out", "flower run"]
+FLOWER = "--engine", "flwr", "--jobs", "1"
 
 
 @pytest.fixture
@@ -38,20 +36,14 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path.cwd()
 
 
-@pytest.fixture
-def mark() -> Iterator[str]:
-    with marking() as made:
-        yield made
-
-
 @linux
 @pytest.mark.slow
-def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path, mark: str) -> None:
+def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path) -> None:
     """In processes of their own, which know of this repository as of an installed package."""
     pytest.importorskip("ray")
 
-    def run(*command: str) -> None:
-        own = environment(**{MARK: mark, "PYTEST_ADDOPTS": ""})  # not those of this suite
+    def run(*command: str, **variables: str) -> None:
+        own = environment(PYTEST_ADDOPTS="", **variables)  # not those of this suite
         done = subprocess.run(
             [sys.executable, "-m", *command], env=own, capture_output=True, text=True, check=False
         )
@@ -63,9 +55,10 @@ def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path, mark: str)
     final = summary(app / "run")
     assert final["accuracy"] > 0.2 and final["epsilon"] < 3.0  # type: ignore[operator]
     assert main(["report", "run"]) == 0
-    run(*simulate, *FLOWER)
+    with marking() as mark:
+        run(*simulate, *FLOWER, "--out", "flower run", **{MARK: mark})
+        wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
     assert model_bytes(app / "run") == model_bytes(app / "flower run")
-    wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
     # Linters of its owner find nothing to say.
     run("ruff", "check", "--isolated", ".")
     assert (app / "my_hospitals" / "task.py").is_file()
@@ -73,16 +66,9 @@ def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path, mark: str)
 
 @linux
 @pytest.mark.slow
-def test_on_ctrl_c_nothing_of_flwr_run_stays(app: Path, mark: str) -> None:
+def test_on_ctrl_c_nothing_of_flwr_run_stays(app: Path) -> None:
     pytest.importorskip("ray")
-    command = [*COMMAND, "simulate", "config.toml", "--quiet", "--rounds", "100000", *FLOWER]
-    own = environment(**{MARK: mark})
-    with subprocess.Popen(command, env=own, start_new_session=True) as process:
-        wait_until(
-            lambda: process.poll() is not None or lines(app / "flower run") > 2,
-            START_SECONDS,
-            "no round",
-        )
+    with playing(app / "flower run", "config.toml", *FLOWER) as (process, mark):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=START_SECONDS) == 130
         wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
@@ -93,6 +79,7 @@ def test_flwr_run_wants_an_app_that_takes_its_settings(
 ) -> None:
     pytest.importorskip("ray")
     run = ["simulate", str(app / "config.toml"), "--budgets", str(app / "budgets.csv"), *FLOWER]
+    run += ["--out", "flower run"]
     monkeypatch.chdir(tmp_path)
     assert main(run) == 2
     assert "names no Flower app; go to the app's folder" in capsys.readouterr().err

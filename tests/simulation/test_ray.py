@@ -18,14 +18,12 @@ from fl_shuffle.ledger.reader import LedgerRecord
 from tests.processes import (
     COMMAND,
     END_SECONDS,
-    MARK,
-    START_SECONDS,
     environment,
     free_port,
     lines,
     linux,
     marked,
-    marking,
+    playing,
     wait_until,
 )
 from tests.small_federation import Launch, Play, model_bytes, rows, summary
@@ -37,22 +35,9 @@ ON_RAY = ("--engine", "ray")
 
 @pytest.fixture
 def started(small: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A run of far more rounds than are waited for, when it has played some."""
     own = tempfile.mkdtemp()  # short: Ray's sockets lie below it
-    command = [*COMMAND, "simulate", str(small), "--quiet", "--engine", "ray", "--jobs", "1",
-               "--out", str(tmp_path / "run"), "--set", "run.rounds=100000"]  # fmt: skip
-    with marking() as mark:
-        process = subprocess.Popen(
-            command, env=environment(TMPDIR=own, **{MARK: mark}), start_new_session=True
-        )
-        wait_until(
-            lambda: process.poll() is not None or lines(tmp_path / "run") > 2,
-            START_SECONDS,
-            "no round was played",
-        )
-        assert process.poll() is None
-        yield process, mark
-    process.wait()
+    with playing(tmp_path / "run", str(small), *ON_RAY, "--jobs", "1", TMPDIR=own) as run:
+        yield run
     shutil.rmtree(own, ignore_errors=True)
 
 
