@@ -92,20 +92,16 @@ def test_bad_csv(tmp_path: Path, content: str, words: list[str]) -> None:
         read_budgets(tmp_path, 2)
 
 
-def test_clients_with_names_are_matched_by_them(tmp_path: Path) -> None:
+def test_names_are_matched_or_else_taken_as_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     # As Excel saves it, and with a blank line at the end.
     path.write_bytes(b"\xef\xbb\xbf" + (HEADER + "west,3,1e-6\n north ,1,0\n\n").encode())
     budgets = read_budgets(path, 2, ["north", "west"])
     assert budgets.epsilon.tolist() == [1.0, 3.0] and budgets.delta.tolist() == [0.0, 1e-6]
     assert not budgets.by_place
-    numbered = HEADER + "1,3,1e-6\n0,1,0\n"
-    path.write_text(numbered)
+    path.write_text(HEADER + "1,3,1e-6\n0,1,0\n")
     assert read_budgets(path, 2, ["north", "west"]).epsilon.tolist() == [1.0, 3.0]
-
-
-def test_names_of_clients_that_are_numbered_are_taken_as_they_stand(tmp_path: Path) -> None:
-    path = tmp_path / "b.csv"
+    # Clients that are numbered: the names are taken as they stand.
     path.write_text(HEADER + "west,3,0\nnorth,1,0\n")
     budgets = read_budgets(path, 2)
     assert budgets.epsilon.tolist() == [3.0, 1.0] and budgets.by_place

@@ -1,13 +1,14 @@
-"""A sweep runs its points, survives what goes wrong, and tells what came out."""
+"""What a grid means; a sweep runs its points, survives what goes wrong, tells what came out."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
+import signal
 import stat
 import statistics
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +19,12 @@ import fl_shuffle as fs
 from fl_shuffle.api import resume_sweep
 from fl_shuffle.cli import main
 from fl_shuffle.cli.sweep import _progress
-from fl_shuffle.errors import RunError
+from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data import Records
+from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.report.many import BOUNDS, accuracy_against_epsilon, sweep_table
 from fl_shuffle.sweeps.directory import RUNS, reopen_sweep
-from fl_shuffle.sweeps.points import Sweep
+from fl_shuffle.sweeps.points import Sweep, parse_grid
 from fl_shuffle.sweeps.results import SweepResult
 from fl_shuffle.sweeps.running import SweepEvent, _played
 from tests.report.reading import Page
@@ -31,12 +34,53 @@ Swept = tuple[SweepResult, list[SweepEvent]]
 BASE = "configs/digits_record.toml"
 SMALL = {"run.rounds": 2, "data.clients": 40, "run.jobs": 1}
 GRID = {"privacy.clip_norm": [0.2, 0.5]}
+TABLES = {"run": {"rounds": 2, "seed": 7}}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("privacy.clip_norm=0.01,0.02", [0.01, 0.02]),
+        ("data.partition=iid,shards", ["iid", "shards"]),
+        ("model.hidden=[10],[20, 30]", [[10], [20, 30]]),
+    ],
+)
+def test_values_are_read_as_toml_or_text(text: str, values: list[object]) -> None:
+    assert list(parse_grid([text]).values()) == [values]
+    with pytest.raises(ConfigError, match="section.key=value"):
+        parse_grid([text.replace(".", "")])
+    with pytest.raises(ConfigError, match="given twice"):
+        parse_grid([text, text])
+
+
+def test_every_combination_meets_every_seed() -> None:
+    grid = {"privacy.clip_norm": [0.1, 0.2, 0.3], "run.rounds": [3, 4]}
+    points = Sweep.of(TABLES, grid, 2).points
+    assert len(points) == len({point.name for point in points}) == 12
+    seen = {(p.config.privacy.clip_norm, p.config.run.rounds, p.config.run.seed) for p in points}
+    assert seen == {(c, r, s) for c in (0.1, 0.2, 0.3) for r in (3, 4) for s in (7, 8)}
+    assert [point.name[:3] for point in points] == [f"{i:03d}" for i in range(6) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("grid", "seeds", "message"),
+    [
+        ({"privacy.clip_norm": [1.0, -1.0]}, 1, "clip_norm = -1"),
+        ({"privacy.clop": [1.0]}, 1, "did you mean"),
+        ({"privacy.clip_norm": [1.0, 1.0]}, 1, "twice"),
+        ({"privacy.clip_norm": []}, 1, "no value"),
+        ({"run.out": ["a"]}, 1, "cannot be swept"),
+        ({"run.seed": [1, 2]}, 2, "--seeds already"),
+        ({"run.rounds": range(1, 200), "run.seed": range(100)}, 1, "19,900"),
+    ],
+)
+def test_grids_refused(grid: dict[str, Sequence[object]], seeds: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Sweep.of(TABLES, grid, seeds)
 
 
 @pytest.fixture(scope="module")
-def sweep(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Swept]:
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     events: list[SweepEvent] = []
     folder = tmp_path_factory.mktemp("sweep") / "s"
     before = os.umask(0)
@@ -46,7 +90,7 @@ def sweep(
         )
     finally:
         os.umask(before)
-    yield swept, events
+    return swept, events
 
 
 @pytest.mark.slow
@@ -161,17 +205,23 @@ def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
         fs.sweep(BASE, overrides=SMALL, out=out)
 
 
+def deadly(section: DataSection) -> Records:
+    """A data source that takes its process with it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("dead")
+
+
 @pytest.mark.slow
 def test_what_dies_or_fails_costs_its_own_point_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    sources = "digits,nobody:source,tests.sweeps.deadly:source"
+    sources = f"digits,nobody:source,{__name__}:deadly"
     settings = ["--set", "run.rounds=1", "--set", "data.clients=40", "--out", str(tmp_path / "s")]
     assert main(["sweep", *settings, "--grid", f"data.source={sources}"]) == 1
     said = capsys.readouterr()
     assert "failed: data.source = nobody:source, seed 1: " in said.out
-    assert "failed: data.source = tests.sweeps.deadly:source, seed 1: its process died" in said.out
+    assert f"failed: data.source = {__name__}:deadly, seed 1: its process died" in said.out
     assert "sweep --resume" in said.out
     assert "[2/3] data.source = nobody:source, seed 1: failed" in said.err
     assert SweepResult(tmp_path / "s").table["runs"] == [1, 0, 0]
