@@ -251,10 +251,14 @@ def _square(error: Any, inputs: Any, start: Any, own: Any, squares: Any, alone: 
             for r in range(TILE):
                 own[r] += left[r] * right[r]
         known = inputs[apart, start : start + TILE]
-        for r in range(TILE):
-            product = own[r] * known[r]
-            squares[r] = product if apart == 0 else squares[r] + product
-            alone[r] = product if apart == 0 else alone[r]
+        if apart == 0:
+            for r in range(TILE):
+                squares[r] = alone[r] = own[r] * known[r]
+        else:
+            # Zero where the two are of different clients: then nothing of the later one counts,
+            # finite or not.
+            for r in range(TILE):
+                squares[r] += ZERO if known[r] == ZERO else own[r] * known[r]
 
 
 @inlined
