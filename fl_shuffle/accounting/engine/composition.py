@@ -34,7 +34,7 @@ LATTICE_CELLS_PER_SD = 12.0
 LATTICE_LEAST_SPREAD = 0.25
 """That spread is no less than this share of the standard deviation, where rare large losses decide
 the latter."""
-LATTICE_WINDOW_SDS = 20.0
+LATTICE_WINDOW_SDS = 14.0
 """Width of the lattice's window, in standard deviations of the composed loss; what lies outside is
 bounded."""
 LATTICE_MAX_CELLS = 1 << 20
