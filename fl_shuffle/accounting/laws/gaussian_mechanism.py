@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -109,6 +110,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return float(gaussian_profile(epsilon, require_real("mu", mu, minimum=0.0, maximum=MAX_MU)))
 
 
+@lru_cache(maxsize=1024)
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon >= 0 at which mu-GDP gives `delta`, rounded up.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,14 @@ class SumTable:
         return SumCurve(mu, times * SUM_RARE, float(self.local.exposure[index]), times)
 
 
+class _SumCost(NamedTuple):
+    """`SumTable.cost` of the latest sum: the next one often holds the same reports."""
+
+    counts: NDArray[np.int64]
+    cost: Vector
+    attacked: Vector
+
+
 @dataclass(frozen=True)
 class SumAccount:
     """Every client's spending towards whoever sees only one sum of reports a round; immutable.
@@ -122,6 +131,7 @@ class SumAccount:
     attacked_mu_squared: Vector
     taken: NDArray[np.int64]
     _table: SumTable | None = field(default=None, repr=False)
+    _latest: _SumCost | None = field(default=None, repr=False)
 
     @classmethod
     def start(
@@ -162,11 +172,15 @@ class SumAccount:
         if table is None or not present.any():
             return self
         counts = np.bincount(self.class_of[present], minlength=len(table.scale))
-        honest = honest_reports(self.assumed_honest, int(counts.sum()))
-        cost, attacked = (each[self.class_of] for each in table.cost(counts, honest))
+        latest = self._latest
+        if latest is None or not np.array_equal(latest.counts, counts):
+            honest = honest_reports(self.assumed_honest, int(counts.sum()))
+            latest = _SumCost(counts, *table.cost(counts, honest))
+        cost, attacked = latest.cost[self.class_of], latest.attacked[self.class_of]
         sent = times * present
         return replace(
             self,
+            _latest=latest,
             mu_squared=_added(self.mu_squared, sent, cost),
             attacked_mu_squared=_added(self.attacked_mu_squared, sent, attacked),
             taken=self.taken + sent,
