@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
+
+from fl_shuffle.errors import FlShuffleError, RunError
 
 OWNER_ONLY = 0o600
 """What is in a run's files is its owner's to show."""
@@ -47,6 +50,29 @@ def replace_text(path: Path, text: str) -> None:
         unfinished.write_text(text, encoding="utf-8", newline="")
 
     replace_file(path, write)
+
+
+def open_private(path: Path, mode: str) -> IO[str]:
+    """Open a text file that, if it is created here, its owner alone may read."""
+
+    def private(name: str, flags: int) -> int:
+        return os.open(name, flags, OWNER_ONLY)
+
+    return open(path, mode, encoding="utf-8", newline="", opener=private)
+
+
+@contextmanager
+def said_in_one_line(
+    path: Path, use: str = "written", kind: type[FlShuffleError] = RunError
+) -> Iterator[None]:
+    """What goes wrong when a path is put to this use is an error of this kind."""
+    try:
+        yield
+    except FlShuffleError:
+        raise
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise kind(f"{path} cannot be {use}: {said}") from None
 
 
 def unfinished_name(path: Path) -> Path:

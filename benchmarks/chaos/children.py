@@ -135,8 +135,8 @@ def _prepare(fault: Fault | None) -> None:
         if event in EVENTS and any(folder in str(argument) for argument in arguments):
             count()
 
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = connect(path)
+    def traced(path: Path, synchronous: str) -> sqlite3.Connection:
+        connection = connect(path, synchronous)
         connection.set_trace_callback(count)
         return connection
 

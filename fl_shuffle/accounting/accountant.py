@@ -275,6 +275,11 @@ class Accountant:
         return WorstClient(index, epsilon, curve.profile, curve.trade_off)
 
     @property
+    def sums_are_bounded(self) -> bool:
+        """Whether the column `sum` says something."""
+        return self._no_sum is None
+
+    @property
     def _sums_count(self) -> bool:
         """Whether the column `sum` is the headline."""
         return self.trust.release == "sum" and self._no_sum is None

@@ -22,11 +22,11 @@ from fl_shuffle.accounting.queries.solve import COSTS, solve
 from fl_shuffle.cli.options import Said, overrides, show
 from fl_shuffle.cli.parsers import OF_BOUND
 from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.durable_files import said_in_one_line
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, require_choice
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.formats import aligned
 from fl_shuffle.run_words import tell
-from fl_shuffle.runs.directory import said_in_one_line
 
 
 def run(arguments: Namespace) -> int:

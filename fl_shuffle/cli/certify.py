@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from fl_shuffle.durable_files import said_in_one_line
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.run_words import say, tell
-from fl_shuffle.runs.directory import said_in_one_line
 
 
 def run(arguments: Namespace) -> int:

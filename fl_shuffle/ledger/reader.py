@@ -19,7 +19,7 @@ from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, RunError
 from fl_shuffle.ledger import LEDGER, METRICS
-from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger, first_link, next_link
+from fl_shuffle.ledger.store import SCHEMA_VERSION, facts_in, first_link, next_link
 from fl_shuffle.ledger.tables import (
     EPSILONS,
     ROUNDS,
@@ -49,7 +49,7 @@ class RunView:
         self.path = path = path / LEDGER if path.is_dir() else path
         self.directory = path.parent
         with reading(path) as database:
-            written = Ledger(database, path).meta()
+            written = facts_in(database, path)
             if written.get("schema") not in READABLE:
                 raise RunError(
                     f"{path} has ledger schema {written.get('schema')!r}; this version reads "

@@ -3,8 +3,7 @@
 A round is first *reserved* (its worst case, before the model is broadcast) and then *committed*
 (whose reports arrived), before anything of it leaves the shuffler. The caller flushes where a
 release follows, so at every moment the file covers everything that was released. In a seeded
-simulation committing a round and reserving the next one is one transaction (see
-`outlive_the_process_only`).
+simulation committing a round and reserving the next one is one transaction.
 
 Every attempt at a round is a row of `reservations`, and a release is recorded under the attempt
 that made it. Attempts are linked: each carries a digest of its row and of everything before it. A
@@ -23,8 +22,8 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
 from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
 from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.durable_files import replace_file
+from fl_shuffle.durable_files import replace_file, said_in_one_line
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.tables import ATTENDANCE, LOWER_NAMES, PAIRS, SPENT_NAMES, TABLES
 
@@ -92,92 +91,43 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Ledger:
-    """One run's SQLite file. Build with `create` or `open`."""
+    """One run's SQLite file, which is there.
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._db = connection
+    With `lock`, a descriptor, it writes down in this lock file, beside itself, which run's it is
+    and how many entries it has: one that is put back later, and has fewer, is older than the run.
+
+    `replayed`: commits outlive this process, but the last few need not outlive the machine, nor
+    stand in the one file before the next checkpoint. The file stays consistent. For runs whose lost
+    rounds are replayed to the same bits: nothing is then released that the file, once resumed, does
+    not cover.
+
+    Raises `RunError` for a file that cannot be read, or of another schema.
+    """
+
+    def __init__(self, path: Path, lock: int | None = None, *, replayed: bool = False) -> None:
         self.path = path
-        self._merges = True
-        # The attempt that may be released: its row before that, and the link before it.
-        self._attempt: tuple[tuple[Any, ...], str] | None = None
-        self._first = self._link = ""
-        self._lock: int | None = None
-        self.run = ""
-        """The run's random identifier, the same when it goes on."""
-        self.entries = 0
-        """Two for each attempt, less one for a newest one that is not released yet: this number
-        rises with everything that is written down before a release."""
-
-    @classmethod
-    def create(
-        cls,
-        path: Path,
-        meta: Mapping[str, Any],
-        classes: Iterable[ClientClass],
-        class_of: NDArray[np.int64],
-    ) -> Ledger:
-        """A new ledger that holds the plan, in a file that its owner alone may read.
-
-        The file appears in one step, whole. Raises `RunError` if it already exists or cannot be
-        created.
-        """
-        if path.exists():
-            raise RunError(f"{path} already exists; choose another --out, or --resume the run")
-        kinds = ClassTable.of(classes)
-        facts = {**meta, "link": first_link(meta, kinds, class_of)}
-
-        def write(unfinished: Path) -> None:
-            database = sqlite3.connect(unfinished)
-            try:
-                database.execute("BEGIN")
-                create_tables(database)
-                insert(database, "meta", ((key, json.dumps(value)) for key, value in facts.items()))
-                columns = [getattr(kinds, name) for name in (*COLUMNS, "records")]
-                sizes = np.bincount(class_of, minlength=len(kinds))
-                fill(database, "classes", np.array(NOISE_KINDS)[kinds.noise], *columns, sizes)
-                fill(database, "clients", class_of)
-                database.commit()
-            finally:
-                database.close()
-
-        try:
-            replace_file(path, write)
-        except OSError as error:
-            raise RunError(f"{path} cannot be created: {error.strerror}") from None
-        return cls.open(path)
-
-    @classmethod
-    def open(cls, path: Path) -> Ledger:
-        """An existing ledger. Raises `RunError` if there is none or it cannot be read."""
-        if not path.is_file():
-            raise RunError(f"{path} does not exist: this is not a run directory")
-        ledger = cls(_connect(path), path)
-        meta = ledger.meta()
+        self._db = _connect(path, "NORMAL" if replayed else "FULL")
+        meta = facts_in(self._db, path)
         version = meta.get("schema")
         if version != SCHEMA_VERSION:
             raise RunError(
                 f"{path} has ledger schema {version!r}, and this version goes on with runs of "
                 f"schema {SCHEMA_VERSION} alone; go on with the version that began it"
             )
-        ledger.run, ledger._first = str(meta.get("run", "")), str(meta.get("link", ""))
-        newest, released, ledger._link = ledger._newest()
-        ledger.entries = 2 * newest - (not released)
-        return ledger
+        self.run = str(meta.get("run", ""))
+        """The run's random identifier, the same when it goes on."""
+        self._lock, self._merges = lock, not replayed
+        # The attempt that may be released: its row before that, and the link before it.
+        self._attempt: tuple[tuple[Any, ...], str] | None = None
+        self._first = str(meta.get("link", ""))
+        self._link = self._newest()[2]
 
-    def tell(self, lock: int) -> None:
-        """From now on write down in this lock file, beside the ledger, which run's it is and how
-        many entries it has: one that is put back later, and has fewer, is older than the run."""
-        self._lock = lock
-
-    def outlive_the_process_only(self) -> None:
-        """From now on commits outlive this process, but the last few need not outlive the machine,
-        nor stand in the one file before the next checkpoint.
-
-        The file stays consistent. For runs whose lost rounds are replayed to the same bits: nothing
-        is then released that the file, once resumed, does not cover.
-        """
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._merges = False
+    @property
+    def entries(self) -> int:
+        """Two for each attempt, less one for a newest one that is not released yet: this number
+        rises with everything that is written down before a release."""
+        newest, released, _ = self._newest()
+        return 2 * newest - (not released)
 
     def close(self) -> None:
         """Write what is pending and close the file."""
@@ -242,28 +192,6 @@ class Ledger:
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """What is staged inside is staged as a whole, or not at all if it is interrupted."""
-        if not self._db.in_transaction:
-            self._db.execute("BEGIN")
-        self._db.execute("SAVEPOINT part")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK TO part")
-            raise
-        finally:
-            self._db.execute("RELEASE part")
-
-    def meta(self) -> dict[str, Any]:
-        """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
-        try:
-            rows = self._db.execute("SELECT key, value FROM meta").fetchall()
-            return {str(key): json.loads(value) for key, value in rows}
-        except (sqlite3.DatabaseError, TypeError, ValueError, RecursionError) as error:
-            raise RunError(f"{self.path} is not a readable ledger: {error}") from None
-
     def reserve(
         self,
         round_number: int,
@@ -288,14 +216,13 @@ class Ledger:
         before, self._link = self._link, next_link(self._link, row)
         insert(self._db, "reservations", [(*row, self._link)], new=True)
         self._attempt = (row, before)
-        self.entries = 2 * newest + 1 + used
         self.flush()
 
     def record(self, spend: Spend, counts: Mapping[int, int], present: NDArray[np.bool_]) -> None:
         """Stage what the reserved round really was; the next `reserve` or `flush` makes it durable.
 
-        `counts` are the reports of the classes that are written down one by one. Raises `RunError`
-        if the round is not the reserved one.
+        `counts` are the reports of the classes that are written down one by one. If it is
+        interrupted, nothing is staged. Raises `RunError` if the round is not the reserved one.
         """
         if self._attempt is None or self._attempt[0][1] != spend.round_number:
             raise RunError(f"round {spend.round_number} is not the one under way in {self.path}")
@@ -310,7 +237,7 @@ class Ledger:
         ]
         whole = (spend.round_number, spend.n_reports, reserved[2], spend.delta, spend.mu_round,
                  spend.mu_total, *(one.worst for one in spent), *later, None)  # fmt: skip
-        with self._all_or_nothing():
+        try:
             insert(self._db, "rounds", [whole])
             changed = self._db.execute(
                 "UPDATE reservations SET released = 1, present = ?, link = ? "
@@ -323,8 +250,10 @@ class Ledger:
                     "as it was reserved: another process writes there; nothing is released"
                 )
             insert(self._db, "round_classes", each)
+        except BaseException:
+            self._db.rollback()  # to the reservation, which is durable
+            raise
         self._link = link
-        self.entries = 2 * row[0]
 
     def _newest(self) -> tuple[int, int, str]:
         """Number, release and link of the newest attempt; before there is one the first link."""
@@ -364,6 +293,43 @@ class Ledger:
         insert(self._db, "meta", [(key, json.dumps(value))])
 
 
+def create_ledger(
+    path: Path,
+    meta: Mapping[str, Any],
+    classes: Iterable[ClientClass],
+    class_of: NDArray[np.int64],
+) -> None:
+    """A new ledger that holds the plan, in a file that its owner alone may read.
+
+    The file appears in one step, whole. Raises `RunError` if it cannot be created.
+    """
+    kinds = ClassTable.of(classes)
+    facts = {**meta, "link": first_link(meta, kinds, class_of)}
+
+    def write(unfinished: Path) -> None:
+        with closing(sqlite3.connect(unfinished)) as database:
+            database.execute("BEGIN")
+            create_tables(database)
+            insert(database, "meta", ((key, json.dumps(value)) for key, value in facts.items()))
+            columns = [getattr(kinds, name) for name in (*COLUMNS, "records")]
+            sizes = np.bincount(class_of, minlength=len(kinds))
+            fill(database, "classes", np.array(NOISE_KINDS)[kinds.noise], *columns, sizes)
+            fill(database, "clients", class_of)
+            database.commit()
+
+    with said_in_one_line(path, "created"):
+        replace_file(path, write)
+
+
+def facts_in(database: sqlite3.Connection, path: Path) -> dict[str, Any]:
+    """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
+    try:
+        rows = database.execute("SELECT key, value FROM meta").fetchall()
+        return {str(key): json.loads(value) for key, value in rows}
+    except (sqlite3.DatabaseError, TypeError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} is not a readable ledger: {error}") from None
+
+
 def witnessed(lock: int) -> tuple[str, int]:
     """(run, entries) as a ledger has last told them to this lock file; ("", 0) if none has."""
     told = os.pread(lock, 64 + WITNESS_AT, WITNESS_AT).split()
@@ -397,11 +363,11 @@ def fill(database: sqlite3.Connection, table: str, *columns: NDArray[Any]) -> No
     insert(database, table, rows)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
     except sqlite3.DatabaseError as error:
         raise RunError(f"{path} cannot be opened as a ledger: {error}") from None
     return connection

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fl_shuffle.durable_files import said_in_one_line
 from fl_shuffle.errors import RunError
 from fl_shuffle.report.figures import STYLES, Figure, run_figures
 from fl_shuffle.report.formats import make_folder, write_table
 from fl_shuffle.report.many import figures_together
 from fl_shuffle.report.record import RunRecord
-from fl_shuffle.runs.directory import said_in_one_line
 
 PICTURES: Final = ("png", "pdf", "svg")
 SIZE: Final = (4.8, 3.3)

@@ -21,7 +21,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from fl_shuffle.durable_files import OWNER_ONLY, PRIVATE_FOLDER, UNFINISHED, replace_text
+from fl_shuffle.durable_files import (
+    OWNER_ONLY,
+    PRIVATE_FOLDER,
+    UNFINISHED,
+    open_private,
+    replace_text,
+    said_in_one_line,
+)
 from fl_shuffle.errors import ConfigError, RunError, require_choice
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.store import WITNESS_AT
@@ -77,15 +84,6 @@ class RunPlace:
             RUN_DIRECTORY: "" if self.directory is None else str(self.directory),
             RESUME: self.resume,
         }
-
-
-def open_private(path: Path, mode: str) -> IO[str]:
-    """Open a text file that, if it is created here, its owner alone may read."""
-
-    def private(name: str, flags: int) -> int:
-        return os.open(name, flags, OWNER_ONLY)
-
-    return open(path, mode, encoding="utf-8", newline="", opener=private)
 
 
 class RunDirectory:
@@ -261,13 +259,3 @@ def _holder(path: Path) -> str:
     except (OSError, ValueError):
         text = ""
     return f"process {text}" if text.isdecimal() else "another process"
-
-
-@contextmanager
-def said_in_one_line(path: Path, use: str = "written") -> Iterator[None]:
-    """What goes wrong when a path is put to this use is a `RunError`."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise RunError(f"{path} cannot be {use}: {said}") from None

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
-from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import BY_PLACE, Budgets
 from fl_shuffle.configuration.reading import idle_settings
@@ -121,27 +120,22 @@ class RunFacts:
         limits = np.full(len(self.plan), np.inf if common is None else common)
         return limits if own is None else np.minimum(limits, own)
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the proven numbers take for granted, in plain words."""
-        config, kinds = self.config, self.plan.classes
-        trust = Trust.of(config.to_dict())
-        sums = SumAccount.start(
-            kinds,
-            self.plan.class_of,
-            schedule=config.training.schedule,
-            assumed_honest=trust.assumed_honest,
-            dimension=self.dimension,
-        )
-        return run_assumptions(
+    def notes(self, *, sums: bool) -> list[tuple[str, str]]:
+        """What a new run's ledger is to say in plain words, (kind, text) each: the warnings, what
+        the proven numbers take for granted, and how much noise there is. `sums`: whether the column
+        `sum` says something."""
+        config = self.config
+        assumptions = run_assumptions(
             entropy=config.run.entropy,
-            known_law=not kinds.is_noise("user").any(),
+            known_law=not self.plan.classes.is_noise("user").any(),
             noise=config.run.noise,
             discrete=config.privacy.randomizer.startswith("discrete-"),
             declared=config.privacy.randomizer == "declared",
-            trust=trust,
-            sums=sums.reason is None and not trust.analyzed,
+            trust=Trust.of(config.to_dict()),
+            sums=sums,
         )
+        told = {"warning": self.warnings, "assumption": assumptions, "noise": (self.noise,)}
+        return [(kind, text) for kind, texts in told.items() for text in texts if text]
 
     @property
     def noise(self) -> str:

@@ -24,9 +24,9 @@ from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
-from fl_shuffle.ledger.store import CHANGEABLE, settings_of
+from fl_shuffle.ledger.store import CHANGEABLE, settings_of, witnessed
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
-from fl_shuffle.runs.directory import LOCK, SUMMARY, require_begun
+from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import summary_of
 
@@ -101,12 +101,16 @@ def changes_of(known: LedgerRecord, now: Config) -> list[str]:
     return [f"resumed with {key} = {new.get(key)!r} instead of {old.get(key)!r}" for key in changed]
 
 
-def require_same(known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool:
+def require_same(
+    known: LedgerRecord, facts: RunFacts, place: RunPlace, lock: int
+) -> list[tuple[str, str]]:
     """What was released is accounted with the randomizers it was released with, or not at all.
 
-    Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
-    model changed, and if the data cannot be compared and nobody `vouched` for them.
+    Returns what the ledger is to know of it, (kind, text) each. Raises `RunError` if settings that
+    must stay, budgets, clipping, data or model changed, if the data cannot be compared and nobody
+    vouched for them, and for a ledger that is older than the run, as the `lock` file tells.
     """
+    changes = changes_of(known, facts.config)
     kept = recall_data(known.meta["run"]) if facts.fingerprint is not None else None
     same_data = known.meta["data"] == facts.data.published()
     same = {
@@ -121,14 +125,17 @@ def require_same(known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool
             f"{known.directory} cannot be resumed: its {' and '.join(changed)} changed since it "
             "was started; put the old files back, or start a new run"
         )
-    if kept is None and not vouched:
+    if kept is None and place.resume != "data-unchanged":
         raise RunError(
             f"{known.directory}: whether the data are those the run was started with cannot be "
             f"verified here, {state_folder()} does not know this run; resume it on the machine and "
             f"as the user it was started by, set {STATE_VARIABLE} to that state folder, or add "
             "--data-unchanged if you know that they are"
         )
-    return kept is not None
+    notes = [("changed", change) for change in changes]
+    notes += [("warning", UNCHECKED)] * (kept is None)
+    replayed = require_newest(known, *witnessed(lock))
+    return notes + [("resumed", replayed)] * bool(replayed)
 
 
 def replays(known: LedgerRecord) -> str:

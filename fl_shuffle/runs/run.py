@@ -7,7 +7,7 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.state_file import store_state
-from fl_shuffle.ledger.store import Ledger, witnessed
-from fl_shuffle.ledger.tables import columns_with
+from fl_shuffle.ledger.store import Ledger, create_ledger
 from fl_shuffle.runs import resume
 from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
 from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
@@ -86,19 +85,15 @@ class Run:
         self._known = known
         self._directory = directory
         self._observer = observer
-        self._seeded = config.run.entropy == "seeded"
-        if self._seeded:
-            ledger.outlive_the_process_only()
-        self._times = publishes_times(config)
+        self._seeded = publishes_times(config)
         self._lifetime = facts.lifetime
         self._started = time.time()
         self._last_checkpoint = -math.inf
         self._expected = 0
-        self._columns = columns_with(facts.metrics)
+        self._columns: tuple[str, ...] = ()
         self._spend: Spend | None = None
         self._counted: Mask | None = None
         directory.write(CONFIG, resume.as_text(config.to_dict()))
-        self._metrics = directory.append(METRICS)
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.reserve`."""
@@ -152,12 +147,12 @@ class Run:
 
     def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
         """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
-        seconds = outcome.seconds if self._times else None
+        seconds = outcome.seconds if self._seeded else None
         self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         if state is not None:
             self.checkpoint(outcome.round_number, state)
-        self._metrics.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
-        self._metrics.flush()
+        with self._directory.append(METRICS) as file:
+            file.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(RoundFinished(outcome))
 
@@ -173,13 +168,8 @@ class Run:
         """Put a resumed run's optimizer and accountant back; `counted` is known from here on."""
         known, first = self._known, self.first_round
         if known is None:
-            self.ledger.tell(self._directory.lock)
-            self._metrics.write(",".join(self._columns) + "\n")
+            self._rewrite(RunView(self._directory.path))
             return
-        note = resume.require_newest(known, *witnessed(self._directory.lock))
-        self.ledger.tell(self._directory.lock)
-        if note:
-            self.ledger.note(0, "resumed", note)
         spend, counted = resume.restore(known, self.accountant, optimizer)
         self._rewrite(known, before=first)
         if spend is not None:
@@ -194,23 +184,18 @@ class Run:
             self._observer(Preparing(f"going on at round {first}: {said}"))
 
     def _rewrite(self, view: RunView, before: float = math.inf) -> None:
-        """Have metrics.csv say what the ledger does of rounds before this one, and go on there."""
+        """Have metrics.csv say what the ledger does of rounds before this one."""
         self._columns = view.columns
         lines = [_line_of(row, self._columns) for row in view.lines if row["round"] < before]
-        self._metrics.close()
         self._directory.write(METRICS, "".join([",".join(self._columns) + "\n", *lines]))
-        self._metrics = self._directory.append(METRICS)
 
-    def announce(self, *, checked: bool) -> None:
-        """The warnings, in the log and once in the ledger; then tell whoever watches. `checked`:
-        whether the data of a run that goes on could be compared."""
-        facts, unchecked = self.facts, () if checked else (resume.UNCHECKED,)
-        warnings = (*facts.warnings, *unchecked)
-        notes = [("warning", text) for text in unchecked]
+    def announce(self, notes: list[tuple[str, str]]) -> None:
+        """The warnings, in the log and once in the ledger; then tell whoever watches. `notes`
+        (kind, text) are those of a run that goes on."""
+        facts = self.facts
+        warnings = (*facts.warnings, *(text for kind, text in notes if kind == "warning"))
         if self._known is None:
-            notes += [("warning", text) for text in facts.warnings]
-            notes += [("assumption", text) for text in facts.assumptions]
-            notes += [("noise", text) for text in (facts.noise,) if text]
+            notes = facts.notes(sums=self.accountant.sums_are_bounded)
         for text in warnings:
             log.warning(text)
         for kind, text in notes:
@@ -242,10 +227,10 @@ class Run:
                 name: {"status": str(column.status), "source": column.source, "note": column.note}
                 for name, column in columns.items()
             },
-            "accounting_seconds": self.seconds if self._times else None,
-            "seconds": time.time() - self._started if self._times else None,
+            "accounting_seconds": self.seconds if self._seeded else None,
+            "seconds": time.time() - self._started if self._seeded else None,
         }
-        finished = datetime.now(UTC).isoformat() if self._times else None
+        finished = datetime.now(UTC).isoformat() if self._seeded else None
         facts = {"outcome": outcome, "finished": finished}
         self.ledger.finish(totals, self.rounds, attacks, facts)
         view = RunView(folder)
@@ -254,13 +239,6 @@ class Run:
         self._directory.write(SUMMARY, resume.as_text(summary))
         forget_data(self.run)
         self._observer(RunFinished(summary))
-
-    def close(self) -> None:
-        """Flush and close every file."""
-        try:
-            self._metrics.close()
-        finally:
-            self.ledger.close()
 
     def _stop(self, round_number: int, why: str) -> None:
         self.ledger.note(round_number, "stopped", why)
@@ -303,30 +281,22 @@ def open_run(
     Everything that can be refused was refused before this point, so nothing is left half-written.
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
-    config, known, checked = facts.config, None, True
-    directory = RunDirectory.at(place, Path(config.run.out))
+    known, notes, seeded = None, [], publishes_times(facts.config)
+    directory = RunDirectory.at(place, Path(facts.config.run.out))
     try:
         if place.goes_on:
             known = resume.unfinished_ledger(directory.path)
-            changes = resume.changes_of(known, config)
-            vouched = place.resume == "data-unchanged"
-            checked = resume.require_same(known, facts, vouched=vouched)
-            ledger = Ledger.open(directory.path / LEDGER)
-            for change in changes:
-                ledger.note(0, "changed", change)
-            if changes:
-                ledger.set_meta("config", config.to_dict())
-            ledger.flush()
+            notes = resume.require_same(known, facts, place, directory.lock)
         else:
-            ledger = _start(directory, facts)
+            _start(directory, facts)
+        ledger = Ledger(directory.path / LEDGER, directory.lock, replayed=seeded)
+        if known is not None and known.config != facts.config.to_dict():
+            ledger.set_meta("config", facts.config.to_dict())
         command = _resuming(directory.path, facts, observer)
-        with directory.logging(times=publishes_times(config)), _can_go_on(command):
+        with directory.logging(times=seeded), _can_go_on(command), closing(ledger):
             run = Run(directory, facts, ledger, accountant, observer, known)
-            try:
-                run.announce(checked=checked)
-                yield run
-            finally:
-                run.close()
+            run.announce(notes)
+            yield run
     except KeyboardInterrupt:
         # Also while the accounting is set up: the run has begun once its ledger is there.
         path = directory.path
@@ -360,7 +330,7 @@ def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
     return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
 
 
-def _start(directory: RunDirectory, facts: RunFacts) -> Ledger:
+def _start(directory: RunDirectory, facts: RunFacts) -> None:
     meta = facts.for_ledger()
     # Before the ledger: a run that has begun can always be compared.
     if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):
@@ -370,7 +340,7 @@ def _start(directory: RunDirectory, facts: RunFacts) -> Ledger:
             state_folder(),
             STATE_VARIABLE,
         )
-    return Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
+    create_ledger(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
 
 
 def _line_of(row: Mapping[str, Any], columns: Iterable[str]) -> str:

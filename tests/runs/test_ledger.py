@@ -67,7 +67,7 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
         first = run.ledger
         spend, later = run.accountant.preview(1, everybody), run.accountant.preview(2, everybody)
         first.reserve(1, 4, 1.0)
-        second = Ledger.open(first.path)
+        second = Ledger(first.path)
         second.reserve(1, 4, 1.0)
         for ledger, known in ((first, [(1, 1, 4)]), (second, [(1, 1, 4), (1, 2, 4)])):
             ledger.record(spend, {0: 4}, everybody)
@@ -245,7 +245,7 @@ def test_a_run_of_version_0_1_is_read_and_not_gone_on_with(play: Play) -> None:
     assert read_run(run).agrees and read_run(run).accuracy == approx(accuracy, rel=1e-9)
     assert main(["report", str(run)]) == main(["ledger", str(run), "--client", "3"]) == 0
     with pytest.raises(RunError, match="schema 5"):
-        Ledger.open(run / "ledger.sqlite")
+        Ledger(run / "ledger.sqlite")
 
 
 def mode(path: Path) -> int:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from fl_shuffle.durable_files import replace_text
+from fl_shuffle.durable_files import replace_text, said_in_one_line
 from fl_shuffle.errors import ConfigError, require_integer
 from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, new_key
 
@@ -40,10 +40,8 @@ class _Secret:
     def write(self, path: Path, kind: str) -> None:
         """As a file of that kind. Raises `ConfigError` if it cannot be written."""
         content = {FORMAT: f"{kind} {VERSION}", **asdict(self)}
-        try:
+        with said_in_one_line(path, kind=ConfigError):
             replace_text(path, json.dumps(content) + "\n")
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
     @classmethod
     def read(cls, path: Path, kind: str) -> Self:
@@ -135,7 +133,7 @@ def require_address(address: object) -> str:
 
 
 def _text_of(path: Path, *, private: bool) -> str:
-    try:
+    with said_in_one_line(path, "read", ConfigError):
         if private and path.stat().st_mode & 0o077:
             raise ConfigError(f"{path}: others may read this secret; run: chmod 600 {path}")
         with path.open("rb") as file:
@@ -143,5 +141,3 @@ def _text_of(path: Path, *, private: bool) -> str:
         if len(content) > LARGEST_FILE:
             raise ConfigError(f"{path}: is larger than {LARGEST_FILE:,} bytes: is it one?")
         return content.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None

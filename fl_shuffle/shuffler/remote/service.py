@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from fl_shuffle.durable_files import PRIVATE_FOLDER
+from fl_shuffle.durable_files import PRIVATE_FOLDER, said_in_one_line
 from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.credentials import Pass, Settings, digest_of, require_address
@@ -69,13 +69,11 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
 
 
 def _make_folder(folder: Path) -> None:
-    try:
+    with said_in_one_line(folder, "used", ConfigError):
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(f"{folder} is not empty; choose a new folder")
         folder.chmod(PRIVATE_FOLDER)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be used: {error.strerror}") from None
 
 
 def _certificate(host: str) -> tuple[str, str]:
