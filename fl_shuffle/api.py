@@ -109,16 +109,25 @@ def _play(
     config: Config, place: RunPlace, on_round: OnRound | None, on_event: OnEvent | None
 ) -> Result:
     from fl_shuffle.results import Result
-    from fl_shuffle.runs.events import Callbacks
+    from fl_shuffle.runs.events import RoundFinished, RunFinished
     from fl_shuffle.simulation.launch import simulate as launch
     from fl_shuffle.threads import one_thread
 
-    played = Callbacks(on_round, on_event)
+    finished: list[Path] = []
+
+    def observe(event: RunEvent) -> None:
+        if on_event is not None:
+            on_event(event)
+        if on_round is not None and isinstance(event, RoundFinished):
+            on_round(event.outcome)
+        elif isinstance(event, RunFinished):
+            finished.append(Path(event.summary["run_directory"]))
+
     with one_thread():
-        launch(config, place, played)
-    if played.directory is None:
+        launch(config, place, observe)
+    if not finished:
         raise RunError("the run ended without a result; see its run.log")
-    return Result(played.directory)
+    return Result(finished[0])
 
 
 def sweep(

@@ -47,9 +47,9 @@ from fl_shuffle.data.task import forget_data
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower import messages
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs.data_check import STATE_VARIABLE
 from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import make_display
+from fl_shuffle.runs.resume import STATE_VARIABLE
 from fl_shuffle.simulation.launch import simulate
 
 ROUNDS = 2

@@ -94,7 +94,7 @@ class Records:
         return np.ascontiguousarray(labels, dtype=np.float32).reshape(len(labels), self.outputs)
 
     def fingerprint(self) -> str:
-        """A digest of every byte of the data. Never publish it: see `fl_shuffle.runs.data_check`.
+        """A digest of every byte of the data. Never publish it: see `fl_shuffle.runs.resume`.
 
         Whoever knows all records but one finds that one by trying values.
         """

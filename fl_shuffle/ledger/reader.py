@@ -37,7 +37,10 @@ READABLE = (5, SCHEMA_VERSION)
 class RunView:
     """A run as its ledger has it, read-only: cheap to open, and a run under way is not disturbed.
 
-    `path` is the run's directory, or a ledger alone. `rows` are the committed rounds in order, each
+    `path` is the run's directory, or a ledger alone. `config` is the configuration as resolved, in
+    tables, `delta` that of every epsilon; in a `seeded` run a round that is played again has the
+    same bits. `finished` says that the run came to its end: summary.json may be lost, this may not.
+    `rows` are the committed rounds in order, each
     by the columns of metrics.csv; epsilons are cumulative, nats, of the worst client, None where a
     column says nothing. `metrics` maps a round to what was measured after it (in version 0.1 its
     metrics.csv says that), `notes` lists (round, kind, text), `link` is the newest of its
@@ -56,6 +59,10 @@ class RunView:
                     f"{' and '.join(map(str, READABLE))}"
                 )
             self.meta = require_facts(path, written)
+            self.config: dict[str, Any] = self.meta["config"]
+            self.delta = float(self.config["privacy"]["target_delta"])
+            self.seeded = bool(self.config["run"]["entropy"] == "seeded")
+            self.finished = "finished" in self.meta
             self._read(database, written)
 
     def _read(self, database: sqlite3.Connection, written: Mapping[str, Any]) -> None:
@@ -76,25 +83,9 @@ class RunView:
         self.link = str((newest.fetchone() or (self.meta["link"],))[0])
 
     @property
-    def config(self) -> dict[str, Any]:
-        """The configuration as resolved, in tables."""
-        found: dict[str, Any] = self.meta["config"]
-        return found
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run came to its end; summary.json may be lost, this may not."""
-        return "finished" in self.meta
-
-    @property
     def last_round(self) -> int:
         """The last recorded round; 0 before the first."""
         return int(self.rows[-1]["round"]) if self.rows else 0
-
-    @property
-    def delta(self) -> float:
-        """Of every epsilon."""
-        return float(self.config["privacy"]["target_delta"])
 
     @property
     def epsilon(self) -> float | None:
@@ -134,7 +125,7 @@ class RunView:
     def columns(self) -> tuple[str, ...]:
         """Of metrics.csv."""
         found = [name for each in self.metrics.values() for name in each]
-        return columns_with([*self.meta.get("metrics", ()), *found])
+        return columns_with([*(self.meta.get("metrics") or ()), *found])
 
     def table(self) -> dict[str, NDArray[Any]]:
         """The same as metrics.csv: columns by name, one row a round; NaN where there is nothing."""
@@ -196,11 +187,6 @@ class LedgerRecord(RunView):
     def first_round(self) -> int:
         """The round to go on with: that after the state that was kept last."""
         return 1 + (self.checkpoint[0] if self.checkpoint else 0)
-
-    @property
-    def seeded(self) -> bool:
-        """Whether a round that is played again has the same bits."""
-        return bool(self.config["run"]["entropy"] == "seeded")
 
 
 def _metrics_of(path: Path) -> dict[int, dict[str, float]]:
@@ -265,18 +251,16 @@ FACTS = (
     *(Cell(name, str) for name in ("code_version", "python")),
     Cell("dimension", int, 1), Cell("records_not_covered", int),
     *(Cell(name, dict) for name in ("config", "data", "libraries")),
+    # From version 0.2 on, and at the end of a run; a summary is one of 0.1.
+    Cell("metrics", list, optional=True), Cell("finished", str, optional=True),
+    *(Cell(name, dict, optional=True) for name in ("outcome", "summary")),
 )  # fmt: skip
-"""What every ledger knows."""
-MAY_BE = (
-    Cell("metrics", list), Cell("finished", str, optional=True),
-    Cell("outcome", dict), Cell("summary", dict),
-)  # fmt: skip
-"""What it may know: from version 0.2 on, and at the end of a run; a summary is one of 0.1."""
+"""What a ledger knows."""
 
 
 def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     """The facts with their configuration made whole; raises `RunError` for one that is no fact."""
-    for cell in (*FACTS, *(cell for cell in MAY_BE if cell.name in meta)):
+    for cell in FACTS:
         if not cell.holds([meta.get(cell.name)]):
             raise damaged(path, f"{cell.name} of meta", meta.get(cell.name), cell.allowed)
     for name in ("started", "finished"):

@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO
 
 from fl_shuffle.durable_files import (
     OWNER_ONLY,
@@ -87,7 +86,7 @@ class RunPlace:
 
 
 class RunDirectory:
-    """A locked run directory, by `create`, `claim` or `reopen`; `close` ends the lock.
+    """A locked run directory, by `create`, `claim` or `at`; `close` ends the lock.
 
     Raises `RunError` if another process has it, or its file system knows no locks.
     """
@@ -100,10 +99,13 @@ class RunDirectory:
     @classmethod
     def at(cls, place: RunPlace, out: Path) -> RunDirectory:
         """That of a run which begins or goes on there; where no place is named, a new one below
-        `out`."""
+        `out`. Raises `RunError` also if no run began where one is to go on."""
         if place.directory is None:
             return cls.create(out)
-        return cls.reopen(place.directory) if place.goes_on else cls.claim(place.directory)
+        if not place.goes_on:
+            return cls.claim(place.directory)
+        require_begun(place.directory.resolve())
+        return cls(place.directory)
 
     @classmethod
     def create(cls, out: Path) -> RunDirectory:
@@ -142,30 +144,18 @@ class RunDirectory:
             raise
         return directory
 
-    @classmethod
-    def reopen(cls, path: Path) -> RunDirectory:
-        """One that a run began in.
-
-        Raises `RunError` if there was none, or another process goes on with it.
-        """
-        path = path.resolve()
-        require_begun(path)
-        return cls(path)
-
     def write(self, name: str, text: str) -> None:
         """Put a whole file in its place, in one step."""
         replace_text(self.path / name, text)
 
-    def append(self, name: str) -> IO[str]:
-        """Open a file to write at its end. Raises `RunError` where there can be none."""
-        path = self.path / name
-        with said_in_one_line(path):
-            return open_private(path, "a")
-
     @contextmanager
     def logging(self, *, times: bool) -> Iterator[None]:
-        """Write what is said below `fl_shuffle.run` to run.log, with times or not."""
-        with self.append(LOG) as file:
+        """Write what is said below `fl_shuffle.run` to run.log, with times or not. Raises
+        `RunError` where there can be none."""
+        path = self.path / LOG
+        with said_in_one_line(path):
+            opened = open_private(path, "a")
+        with opened as file:
             handler = logging.StreamHandler(file)
             time = "%(asctime)s " if times else ""
             handler.setFormatter(logging.Formatter(f"{time}%(levelname)s %(name)s: %(message)s"))

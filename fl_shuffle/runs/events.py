@@ -116,32 +116,6 @@ class Watcher:
         """Nothing follows, whatever the run came to. Called once."""
 
 
-class Callbacks(Watcher):
-    """Hands every event to `on_event`, and of every round what came of it to `on_round`."""
-
-    directory: Path | None = None
-    """Of the run, once it is finished."""
-
-    def __init__(
-        self,
-        on_round: Callable[[RoundOutcome], None] | None,
-        on_event: Callable[[RunEvent], None] | None,
-    ) -> None:
-        self._on_round, self._on_event = on_round, on_event
-
-    def __call__(self, event: RunEvent) -> None:
-        if self._on_event is not None:
-            self._on_event(event)
-        super().__call__(event)
-
-    def round(self, outcome: RoundOutcome) -> None:
-        if self._on_round is not None:
-            self._on_round(outcome)
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        self.directory = Path(summary["run_directory"])
-
-
 def unobserved(event: RunEvent) -> None:
     """Nobody watches."""
 

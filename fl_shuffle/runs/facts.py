@@ -89,7 +89,7 @@ class DataFacts:
 class RunFacts:
     """What is known of a run before it starts, beside its budgets and what noise they buy (`plan`).
 
-    `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`); None
+    `fingerprint` is a digest of the records: it may not be published (see `runs.resume`); None
     where the server does not have them. `metrics` are names of what is measured after a round;
     those beside accuracy and loss get columns of their own.
     """

@@ -2,11 +2,19 @@
 
 A ledger that is older than the run would leave releases off the bill. The lock file is the witness:
 how much the ledger has written of attempts stands there, too.
+
+Whether the data are the same is known outside the run directory. That may be published, so it holds
+no digest of private records: whoever knew all records but one could try values of that one until
+the digest fits, and even a digest under a secret key would say whether two runs saw the same data.
+The digest lies in the user's own state folder, in one small file per unfinished run, named by the
+run's random identifier; it goes when the run finishes.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,16 +28,16 @@ from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config, parsed, set_value
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.durable_files import replace_text
+from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_text
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import CHANGEABLE, settings_of, witnessed
-from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
 from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import summary_of
 
+STATE_VARIABLE = "FL_SHUFFLE_STATE"
 UNCHECKED = (
     "resumed without a check that the data are those it was started with: the user vouched for them"
 )
@@ -211,3 +219,46 @@ def require_newest(known: LedgerRecord, run: str, entries: int) -> str:
         f"{path}: the ledger is older than the run, as {LOCK} tells, and what was released since "
         "would not be counted; put the newer one back"
     )
+
+
+def state_folder() -> Path:
+    """`$FL_SHUFFLE_STATE`, else fl-shuffle's folder below `$XDG_STATE_HOME` or ~/.local/state."""
+    named = os.environ.get(STATE_VARIABLE)
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path("~/.local/state").expanduser()) / "fl-shuffle"
+
+
+def remember_data(run: str, fingerprint: str) -> bool:
+    """Keep the fingerprint of a run's data; False if the state folder cannot be written."""
+    try:
+        path = _file(run)
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        replace_text(path, fingerprint)
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def recall_data(run: str) -> str | None:
+    """The fingerprint of a run's data, or None where this machine does not know it."""
+    try:
+        return _file(run).read_text(encoding="utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError):
+        return None
+
+
+def forget_data(run: str) -> None:
+    """Remove what is kept of a finished run."""
+    try:
+        _file(run).unlink(missing_ok=True)
+    except (OSError, RuntimeError):
+        return
+
+
+def _file(run: str) -> Path:
+    """Raises `RuntimeError` for what is no identifier of a run, or without a home folder."""
+    if not re.fullmatch("[0-9a-f]{32}", run):
+        raise RuntimeError(f"{run!r} is not a run's identifier")
+    return state_folder() / "data" / run

@@ -27,7 +27,6 @@ from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.state_file import store_state
 from fl_shuffle.ledger.store import Ledger, create_ledger
 from fl_shuffle.runs import resume
-from fl_shuffle.runs.data_check import STATE_VARIABLE, forget_data, remember_data, state_folder
 from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import (
@@ -149,20 +148,16 @@ class Run:
         """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
         seconds = outcome.seconds if self._seeded else None
         self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
-        if state is not None:
-            self.checkpoint(outcome.round_number, state)
-        with self._directory.append(METRICS) as file:
+        now = time.monotonic()
+        due = not self._seeded or now - self._last_checkpoint >= CHECKPOINT_SECONDS
+        if state is not None and due:
+            self._last_checkpoint = now
+            kept = store_state(self._directory.path, state)
+            self.ledger.checkpoint(outcome.round_number, kept)
+        with (self._directory.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(RoundFinished(outcome))
-
-    def checkpoint(self, round_number: int, state: Mapping[str, Any]) -> None:
-        """Keep what is needed to go on after this round, unless that was done a moment ago."""
-        now = time.monotonic()
-        if self._seeded and now - self._last_checkpoint < CHECKPOINT_SECONDS:
-            return
-        self._last_checkpoint = now
-        self.ledger.checkpoint(round_number, store_state(self._directory.path, state))
 
     def restore(self, optimizer: ServerOptimizer) -> None:
         """Put a resumed run's optimizer and accountant back; `counted` is known from here on."""
@@ -237,7 +232,7 @@ class Run:
         summary = summary_of(view)
         self._rewrite(view)
         self._directory.write(SUMMARY, resume.as_text(summary))
-        forget_data(self.run)
+        resume.forget_data(self.run)
         self._observer(RunFinished(summary))
 
     def _stop(self, round_number: int, why: str) -> None:
@@ -333,12 +328,12 @@ def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
 def _start(directory: RunDirectory, facts: RunFacts) -> None:
     meta = facts.for_ledger()
     # Before the ledger: a run that has begun can always be compared.
-    if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):
+    if facts.fingerprint is not None and not resume.remember_data(meta["run"], facts.fingerprint):
         log.warning(
             "%s cannot be written: --resume will not be able to check that the data are the same; "
             "set %s to a folder that can",
-            state_folder(),
-            STATE_VARIABLE,
+            resume.state_folder(),
+            resume.STATE_VARIABLE,
         )
     create_ledger(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
 

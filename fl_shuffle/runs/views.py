@@ -58,7 +58,7 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
         # How many private records there are is private, too.
         "test_records": view.meta["data"]["test_records"] if public else None,
         "clients": view.config["data"]["clients"],
-        "seeded": view.config["run"]["entropy"] == "seeded",
+        "seeded": view.seeded,
         "delta": view.delta,
         "unit": privacy["unit"],
         "relation": view.meta["relation"],

@@ -3,7 +3,6 @@ Flower's Simulation Runtime."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_shuffle.configuration.reading import parse_config, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.plugins import load_function, require_extra
@@ -170,13 +170,9 @@ def worker_count(config: Config) -> int:
 
 def _absolute_paths(config: Config) -> Config:
     """Paths as absolute ones: Flower's engines run the apps in other working directories."""
-
-    def absolute(text: str) -> str:
-        return str(Path(text).resolve()) if text else text
-
     root = config.data.root or os.environ.get("FL_SHUFFLE_DATA", "")
-    return dataclasses.replace(
-        config,
-        data=dataclasses.replace(config.data, root=absolute(root)),
-        budgets=dataclasses.replace(config.budgets, file=absolute(config.budgets.file)),
-    )
+    named = {"data.root": root, "budgets.file": config.budgets.file}
+    tables = config.to_dict()
+    for field, path in named.items():
+        set_value(tables, field, str(Path(path).resolve()) if path else path)
+    return parse_config(tables)

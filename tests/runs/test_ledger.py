@@ -26,9 +26,8 @@ from fl_shuffle.ledger.store import Ledger, first_link, next_link
 from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import directory
-from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
 from fl_shuffle.runs.directory import RunDirectory, RunPlace
-from fl_shuffle.runs.resume import unfinished_config
+from fl_shuffle.runs.resume import STATE_VARIABLE, recall_data, unfinished_config
 from fl_shuffle.runs.views import summary_of
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, opened, released, resume
 from tests.small_federation import Launch, Play, model_bytes, rows, stored, summary
@@ -98,7 +97,7 @@ def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "place",
-    ["runs.run.remember_data", "ledger.store.create_tables", "ledger.store.insert",
+    ["runs.resume.remember_data", "ledger.store.create_tables", "ledger.store.insert",
      "ledger.store.fill"],
 )  # fmt: skip
 def test_killed_while_the_ledger_is_made(
@@ -120,7 +119,7 @@ def test_killed_while_the_ledger_is_made(
         launch("run")
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
     with pytest.raises(RunError, match="stopped before it began"):
-        RunDirectory.reopen(tmp_path / "run")
+        RunDirectory.at(RunPlace(tmp_path / "run", "yes"), tmp_path)
     assert launch("run") == 0
     assert not list((tmp_path / "run").glob(f"*{UNFINISHED}*"))
 
@@ -273,7 +272,7 @@ def test_a_second_process_is_turned_away(
     assert told in error and len(error.splitlines()) == 1
     taken.close()
     run = crash(1)
-    taken = RunDirectory.reopen(run)
+    taken = RunDirectory.at(RunPlace(run, "yes"), tmp_path)
     assert told in refused(run)
     taken.close()
     before = (run / "ledger.sqlite").read_bytes()

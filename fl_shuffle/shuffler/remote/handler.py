@@ -10,6 +10,7 @@ import logging
 import numpy as np
 
 from fl_shuffle.shuffler.remote import wire
+from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.credentials import Settings, digest_of
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD
 from fl_shuffle.shuffler.remote.store import Store
@@ -33,21 +34,29 @@ class RequestHandler:
         self._clients = dict(zip(settings.sites, parts, strict=False))
 
     def answer(self, method: str, data: bytes) -> bytes:
-        """What is said to a call as it travels."""
+        """What is said to a call as it travels.
+
+        A batch is fetched a few pieces at a time, from a position on; none is behind the last one.
+        """
         token, call, sent = Call.decoded(data)
+        agreement, number = call.agreement, call.round_number
         if method == wire.DELIVER:
-            return self._deliver(digest_of(token), call, sent)
+            self._deliver(digest_of(token), call, sent)
+            return b""
         if digest_of(token) != self._settings.analyzer:
             raise ShufflerError("this is not the analyzer's token", "UNAUTHENTICATED")
-        answers = {
-            wire.BEGIN: self._begin,
-            wire.CLOSE: self._close,
-            wire.FETCH: self._fetch,
-            wire.FINISH: self._finish,
-        }
-        return answers[method](call, sent)
+        if method == wire.BEGIN:
+            return self._begin(agreement, number, sent)
+        if method == wire.CLOSE:
+            return self._close(agreement, number)
+        if method == wire.FETCH:
+            first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
+            most = max(1, PAGE_BYTES // agreement.piece_bytes)
+            return b"".join(self._store.batch(agreement, number, first, most))
+        self._store.hand_over(agreement, number)
+        return b""
 
-    def _deliver(self, site: str, call: Call, sealed: bytes) -> bytes:
+    def _deliver(self, site: str, call: Call, sealed: bytes) -> None:
         """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
         clients, agreement = self._clients.get(site), call.agreement
         if clients is None:
@@ -61,11 +70,10 @@ class RequestHandler:
                 "INVALID_ARGUMENT",
             )
         self._store.add(agreement, call.round_number, call.client, sealed)
-        return b""
 
-    def _begin(self, call: Call, bitmap: bytes) -> bytes:
+    def _begin(self, agreement: Agreement, number: int, bitmap: bytes) -> bytes:
         """Open a round for the analyzer; answers where it stands."""
-        agreement, settings = call.agreement, self._settings
+        settings = self._settings
         asked = wire.mask_of(bitmap, agreement.clients)
         if agreement.clients != settings.clients:
             raise ShufflerError(
@@ -77,31 +85,18 @@ class RequestHandler:
                 f"(sealed, {OVERHEAD} more each): this shuffler takes at most "
                 f"{settings.largest_report} of a client (shuffler init --largest-report)"
             )
-        state = self._store.begin(agreement, call.round_number, asked)
+        state = self._store.begin(agreement, number, asked)
         if state == wire.OPEN:
-            log.info("run %s, round %d: open", agreement.run[:8], call.round_number)
+            log.info("run %s, round %d: open", agreement.run[:8], number)
         return bytes([state])
 
-    def _close(self, call: Call, sent: bytes) -> bytes:
+    def _close(self, agreement: Agreement, number: int) -> bytes:
         """Close a round for the analyzer, if enough reports are there; answers who is in it.
 
         How many there are is not told before: asking again and again would tell when they came.
         """
-        agreement, number = call.agreement, call.round_number
         least = max(self._settings.min_reports, agreement.min_reports)
         present = self._store.close_round(agreement, number, least, self._private)
         count = np.count_nonzero(present)
         log.info("run %s, round %d: closed with %d reports", agreement.run[:8], number, count)
         return wire.bitmap_of(present)
-
-    def _fetch(self, call: Call, sent: bytes) -> bytes:
-        """What is released of a closed round, for the analyzer: some of its pieces from a position
-        on, none behind the last one."""
-        first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
-        most = max(1, PAGE_BYTES // call.agreement.piece_bytes)
-        return b"".join(self._store.batch(call.agreement, call.round_number, first, most))
-
-    def _finish(self, call: Call, sent: bytes) -> bytes:
-        """Forget a closed round's batch: the analyzer has done with it."""
-        self._store.hand_over(call.agreement, call.round_number)
-        return b""

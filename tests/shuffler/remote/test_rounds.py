@@ -354,7 +354,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
         (RemoteBatch, "close", True),
         (Run, "commit", True),
         (RemoteBatch, "fetch", False),
-        (Run, "checkpoint", False),
+        (Run, "record", False),
     ],
 )
 def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
