@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -314,21 +313,16 @@ class RunParts:
         # Whoever watches is this process's user, or reads Flower's log.
         return open_run(facts, place, accountant, observer_of(grid, FlowerLog(self.config)))
 
-    @property
-    def data_facts(self) -> DataFacts:
-        """What the run publishes about its data."""
-        config = self.config
-        records = config.data.records * config.data.clients
-        return DataFacts(f"the clients' own ({config.app.client})", records, (), 0, 0, 0)
-
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """The model with these arrays, as it is saved."""
         return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
     def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
         """What is known of the run before it starts."""
-        plan, budgets = self.randomizers, self.budgets
-        return RunFacts(self.config, plan, budgets, dimension, self.data_facts, metrics)
+        config, plan = self.config, self.randomizers
+        records = config.data.records * config.data.clients
+        data = DataFacts(f"the clients' own ({config.app.client})", records, (), 0, 0, 0)
+        return RunFacts(config, plan, self.budgets, dimension, data, metrics)
 
 
 class Federation(RunParts):
@@ -370,16 +364,13 @@ class Federation(RunParts):
 
     def blocks(self, clients: Ids) -> Ids:
         """See `RunParts.blocks`: clients whose gradients are computed together."""
-        everybody = len(clients) == self.config.data.clients
-        return self._all_blocks if everybody else self._packing.starts(self._sizes[clients])
-
-    @cached_property
-    def _sizes(self) -> Ids:
-        return np.diff(self.task.offsets)
+        if len(clients) == self.config.data.clients:
+            return self._all_blocks
+        return self._packing.starts(np.diff(self.task.offsets)[clients])
 
     @cached_property
     def _all_blocks(self) -> Ids:
-        return self._packing.starts(self._sizes)
+        return self._packing.starts(np.diff(self.task.offsets))
 
     # What a node's clients do.
 
@@ -446,27 +437,22 @@ class Federation(RunParts):
 
     def facts(self, dimension: int, metrics: tuple[str, ...] = ()) -> RunFacts:
         """See `RunParts.facts`."""
-        if self.config.model.metrics != "default":
+        config, task = self.config, self.task
+        if config.model.metrics != "default":
             metrics = tuple(self.evaluate()(0, self.arrays(self.model())))
-        return replace(
-            super().facts(dimension, metrics),
-            features_use_data=self.task.features_use_data,
-            fingerprint=self.task.fingerprint,
-        )
-
-    @property
-    def data_facts(self) -> DataFacts:
-        """See `RunParts.data_facts`."""
-        task = self.task
-        return DataFacts(
-            source=self.config.data.source,
+        data = DataFacts(
+            source=config.data.source,
             records=len(task.labels),
             shape=tuple(task.inputs.shape[1:]),
             classes=task.classes,
             test_records=len(task.test_labels),
-            held_out=len(task.test_labels) if self.config.data.validation else 0,
+            held_out=len(task.test_labels) if config.data.validation else 0,
             regression=task.regression,
         )
+        return RunFacts(
+            config, task.plan, task.budgets, dimension, data, metrics,
+            features_use_data=task.features_use_data, fingerprint=task.fingerprint,
+        )  # fmt: skip
 
 
 _kept: list[tuple[object, RunParts]] = []

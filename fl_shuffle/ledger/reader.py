@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -281,16 +281,12 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A ledger's tables, read-only. Raises `RunError` for what cannot be read as one."""
     if not path.is_file():
         raise RunError(f"{path} does not exist: this is not a run directory")
-    database = None
     try:
-        database = _open(path)
-        yield database
+        with closing(_open(path)) as database:
+            yield database
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         # The last where SQLite's own message quotes a name that is no text.
         raise RunError(f"{path} is not a readable ledger: {error}") from None
-    finally:
-        if database is not None:
-            database.close()
 
 
 def _open(path: Path) -> sqlite3.Connection:

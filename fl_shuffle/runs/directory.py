@@ -207,14 +207,6 @@ def _before_a_run(name: str) -> bool:
     return name == LOCK or name.removesuffix("-journal").endswith(UNFINISHED)
 
 
-def discard_unused(path: Path) -> None:
-    """Remove a directory in which no run was started."""
-    with suppress(OSError):
-        if all(entry.name == LOCK for entry in path.iterdir()):
-            (path / LOCK).unlink(missing_ok=True)
-            path.rmdir()
-
-
 def stamp() -> str:
     """Now, as a folder's name."""
     return datetime.now().strftime("%Y%m%d-%H%M%S")

@@ -153,25 +153,22 @@ class JsonDisplay(Display):
     def prepare(self, text: str) -> None:
         """Nothing: machines do not wonder."""
 
-    def _print(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+    def _print(self, event: str, **told: object) -> None:
+        print(json.dumps(json_ready({"event": event, **told})), file=self._out, flush=True)
 
     def start(self) -> None:
         """Where it is played, and what must be known of its numbers."""
         run = self.run
-        told = {"run_directory": str(run.directory), "warnings": list(run.warnings)}
-        self._print(json.dumps({"event": "start", **told}))
+        self._print("start", run_directory=str(run.directory), warnings=list(run.warnings))
 
     def round(self, outcome: RoundOutcome) -> None:
         """The round's row of metrics.csv."""
-        told = {"event": "round", **outcome.row, "delta": outcome.spend.delta}
-        if publishes_times(self.run.config):
-            told["seconds"] = outcome.seconds
-        self._print(json.dumps(json_ready(told)))
+        times = {"seconds": outcome.seconds} if publishes_times(self.run.config) else {}
+        self._print("round", **outcome.row, delta=outcome.spend.delta, **times)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """What summary.json holds."""
-        self._print(json.dumps({"event": "finish", **summary}))
+        self._print("finish", **summary)
 
 
 def make_display(*, quiet: bool, as_json: bool) -> Display:

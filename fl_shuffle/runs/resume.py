@@ -33,7 +33,7 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import CHANGEABLE, settings_of, witnessed
-from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, require_begun
+from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, log, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import summary_of
 
@@ -230,15 +230,22 @@ def state_folder() -> Path:
     return (Path(base) if base else Path("~/.local/state").expanduser()) / "fl-shuffle"
 
 
-def remember_data(run: str, fingerprint: str) -> bool:
-    """Keep the fingerprint of a run's data; False if the state folder cannot be written."""
+def remember_data(run: str, fingerprint: str | None) -> None:
+    """Keep the fingerprint of a run's data, where the server has them. If the state folder cannot
+    be written there is a warning."""
+    if fingerprint is None:
+        return
     try:
         path = _file(run)
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         replace_text(path, fingerprint)
     except (OSError, RuntimeError):
-        return False
-    return True
+        log.warning(
+            "%s cannot be written: --resume will not be able to check that the data are the same; "
+            "set %s to a folder that can",
+            state_folder(),
+            STATE_VARIABLE,
+        )
 
 
 def recall_data(run: str) -> str | None:

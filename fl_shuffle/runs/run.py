@@ -283,7 +283,10 @@ def open_run(
             known = resume.unfinished_ledger(directory.path)
             notes = resume.require_same(known, facts, place, directory.lock)
         else:
-            _start(directory, facts)
+            meta, plan = facts.for_ledger(), facts.plan
+            # Before the ledger: a run that has begun can always be compared.
+            resume.remember_data(meta["run"], facts.fingerprint)
+            create_ledger(directory.path / LEDGER, meta, plan.classes, plan.class_of)
         ledger = Ledger(directory.path / LEDGER, directory.lock, replayed=seeded)
         if known is not None and known.config != facts.config.to_dict():
             ledger.set_meta("config", facts.config.to_dict())
@@ -323,19 +326,6 @@ def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
         how = "data-unchanged" if vouched else "yes"
         return f"""flwr run . --run-config "run-directory='{path}' resume='{how}'\""""
     return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
-
-
-def _start(directory: RunDirectory, facts: RunFacts) -> None:
-    meta = facts.for_ledger()
-    # Before the ledger: a run that has begun can always be compared.
-    if facts.fingerprint is not None and not resume.remember_data(meta["run"], facts.fingerprint):
-        log.warning(
-            "%s cannot be written: --resume will not be able to check that the data are the same; "
-            "set %s to a folder that can",
-            resume.state_folder(),
-            resume.STATE_VARIABLE,
-        )
-    create_ledger(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
 
 
 def _line_of(row: Mapping[str, Any], columns: Iterable[str]) -> str:

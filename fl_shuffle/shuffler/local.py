@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -114,9 +114,8 @@ class Shuffler(Protocol):
     batches: int
     """In so many of them a round's reports are shuffled: one of each client in each."""
 
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What nodes must know of it, in every request."""
+    facts: Mapping[str, str]
+    """What nodes must know of it, in every request."""
 
     def open(self, round_number: int, asked: Mask) -> Batch:
         """The batch of a round in which these clients [clients] are asked."""
@@ -146,7 +145,7 @@ class LocalShuffler:
     group: int = 1
     noise: AggregateNoise | None = None
     batches: int = 1
-    facts: ClassVar[Mapping[str, str]] = {}
+    facts: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def open(self, round_number: int, asked: Mask) -> PermutedBatch | SummedBatch:
         """See `Shuffler`."""

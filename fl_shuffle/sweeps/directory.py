@@ -10,7 +10,7 @@ from fl_shuffle.durable_files import PRIVATE_FOLDER
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
-from fl_shuffle.runs.directory import RunDirectory, discard_unused
+from fl_shuffle.runs.directory import RunDirectory
 from fl_shuffle.sweeps.points import Point, Sweep
 
 DESCRIPTION = "sweep.json"
@@ -62,5 +62,4 @@ def state_of(path: Path) -> str:
     """ "finished", "unfinished" (it can be resumed) or "new"."""
     if (path / LEDGER).exists():
         return "finished" if RunView(path).finished else "unfinished"
-    discard_unused(path)
     return "new"

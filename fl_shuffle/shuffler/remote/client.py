@@ -55,11 +55,7 @@ class RemoteShuffler:
 
     def __post_init__(self) -> None:
         self.min_reports, self.batches = self.agreement.min_reports, self.agreement.batches
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """See `Shuffler`."""
-        return {RUN: self.agreement.run}
+        self.facts: Mapping[str, str] = {RUN: self.agreement.run}
 
     def open(self, round_number: int, asked: Mask) -> RemoteBatch:
         """See `Shuffler`. Raises `RunError` for a round that was handed over already, and for a

@@ -20,8 +20,6 @@ from fl_shuffle.durable_files import replace_text, said_in_one_line
 from fl_shuffle.errors import ConfigError, require_integer
 from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, new_key
 
-LARGEST_FILE = 1 << 24
-"""Bytes; settings list every site."""
 FORMAT, VERSION = "fl-shuffle", 2
 """What these files begin with, and of which version they are."""
 SECRET = re.compile(f"[0-9a-fA-F]{{{2 * KEY_BYTES}}}")
@@ -136,8 +134,4 @@ def _text_of(path: Path, *, private: bool) -> str:
     with said_in_one_line(path, "read", ConfigError):
         if private and path.stat().st_mode & 0o077:
             raise ConfigError(f"{path}: others may read this secret; run: chmod 600 {path}")
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
-            raise ConfigError(f"{path}: is larger than {LARGEST_FILE:,} bytes: is it one?")
-        return content.decode("utf-8")
+        return path.read_text(encoding="utf-8")

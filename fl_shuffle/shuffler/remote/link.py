@@ -60,18 +60,17 @@ class Link:
             try:
                 return bytes(asked(data, timeout=CALL_SECONDS))
             except grpc.RpcError as error:
-                if error.code().name not in AGAIN or time.monotonic() > until:
-                    raise self._said(error) from None
+                reason, text = error.code().name, str(error.details() or "")
+            said = " ".join(text.split())[:SHOWN]
+            if reason not in AGAIN:
+                raise ShufflerError(f"the shuffler at {self._own.address} refused: {said}", reason)
+            if time.monotonic() > until:
+                raise ShufflerError(
+                    f"the shuffler at {self._own.address} does not answer: is it running, is this "
+                    f"its certificate? ({reason}: {said})",
+                    reason,
+                )
             time.sleep(PAUSE_SECONDS)
-
-    def _said(self, error: grpc.RpcError) -> ShufflerError:
-        text = " ".join(str(error.details() or "").split())[:SHOWN]
-        reason = error.code().name
-        if reason in AGAIN:
-            what = f"does not answer: is it running, is this its certificate? ({reason}: {text})"
-        else:
-            what = f"refused: {text}"
-        return ShufflerError(f"the shuffler at {self._own.address} {what}", reason)
 
 
 class Sender:
