@@ -30,16 +30,10 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.evaluation import evaluator
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.flower import messages
 from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
 from fl_shuffle.flower.first_trainings import FirstTrainings
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.messages import (
-    TrainRequest,
-    array_record,
-    float32_array,
-    model_in,
-    vector_of,
-)
 from fl_shuffle.flower.node_registry import read_supernodes, reply_with_holding
 from fl_shuffle.flower.nodes import Nodes, every_client
 from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
@@ -162,7 +156,7 @@ class RunParts:
         lie elsewhere, `ConfigError` where the node's configuration forbids to answer it.
         """
         total = self.config.data.clients
-        asked = TrainRequest.of(message, total)
+        asked = messages.TrainRequest.of(message, total)
         self._node(context).require_held(asked)
         if asked.summed:
             require_simulated(context)
@@ -171,7 +165,7 @@ class RunParts:
 
     def parameters_in(self, message: Message) -> Tensor:
         """The model of a request, float32 [d]; raises `InvalidValueError` if there is none."""
-        return vector_of(model_in(message.content))
+        return messages.vector_of(messages.model_in(message.content))
 
     def answer(self, request: Request) -> Answer:
         """An empty answer: reports one by one, or their exact sum where the request allows it.
@@ -399,7 +393,8 @@ class Federation(RunParts):
 
     def parameters_in(self, message: Message) -> Tensor:
         """See `RunParts.parameters_in`: nothing is read but whole float32 arrays."""
-        read = [float32_array(array) for array in model_in(message.content).values()]
+        sent = messages.model_in(message.content).values()
+        read = [messages.float32_array(array) for array in sent]
         arrays = [array.reshape(-1) for array in read if array is not None]
         if not arrays or len(arrays) < len(read):
             raise InvalidValueError("model", "its bytes", "must be whole float32 arrays")
@@ -422,18 +417,18 @@ class Federation(RunParts):
     def arrays(self, model: nn.Module) -> ArrayRecord:
         """A model's parameters, as they travel."""
         named = {name: values.detach().numpy() for name, values in model.named_parameters()}
-        return array_record(named, shared=True)
+        return messages.array_record(named, shared=True)
 
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """See `RunParts.state`: buffers, too."""
         model = self.model()
-        nn.utils.vector_to_parameters(vector_of(arrays), model.parameters())
+        nn.utils.vector_to_parameters(messages.vector_of(arrays), model.parameters())
         return dict(model.state_dict())
 
     def evaluate(self) -> Measure:
         """Accuracy, loss and the configuration's own metrics on the public test records."""
         measure = evaluator(self.model(), self.task, self.config.model)
-        return lambda number, arrays: measure(number, vector_of(arrays))
+        return lambda number, arrays: measure(number, messages.vector_of(arrays))
 
     def facts(self, dimension: int, metrics: tuple[str, ...] = ()) -> RunFacts:
         """See `RunParts.facts`."""

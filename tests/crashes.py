@@ -98,7 +98,7 @@ def opened(folder: Path, clients: int, **privacy: Any) -> Iterator[Run]:
     }
     parts, dimension = RunParts.made_of(parse_config(tables)), 10
     facts, accountant = parts.facts(dimension, ()), parts.accountant(dimension)
-    with open_run(facts, RunPlace(folder), accountant) as run:
+    with open_run(facts, RunPlace(folder), accountant, lambda event: None) as run:
         yield run
 
 

@@ -10,19 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from fl_shuffle import run_words as words
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import json_ready
-from fl_shuffle.run_words import (
-    HEADINGS,
-    cells,
-    footer,
-    header,
-    is_shown,
-    number,
-    one_line,
-    row,
-    say,
-)
 from fl_shuffle.runs.events import RoundOutcome, Watcher, publishes_times
 
 flower = logging.getLogger("flwr")
@@ -45,32 +35,32 @@ class Display(Watcher):
     def _tell(self, *lines: str) -> None:
         """Say what goes on."""
         if not self._quiet:
-            say(*lines, out=self._progress)
+            words.say(*lines, out=self._progress)
 
     def start(self) -> None:
         """Say what is about to run."""
         run = self.run
-        self._tell(*header(run.config, run.directory, run.warnings, run.noise), *self._heads)
+        self._tell(*words.header(run.config, run.directory, run.warnings, run.noise), *self._heads)
 
-    _heads: tuple[str, ...] = (row(HEADINGS),)
+    _heads: tuple[str, ...] = (words.row(words.HEADINGS),)
 
     def round(self, outcome: RoundOutcome) -> None:
         """A line for a round, or none where there are many."""
         rounds = self.run.config.run.rounds
-        if is_shown(outcome.round_number, rounds):
-            self._tell(row(cells(outcome, rounds)))
+        if words.is_shown(outcome.round_number, rounds):
+            self._tell(words.row(words.cells(outcome, rounds)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The final numbers."""
         place = _called(Path(summary["run_directory"]))
         if not self._quiet:
-            say("", out=self._progress)
-            say(*footer(summary, place), out=self._out)
+            words.say("", out=self._progress)
+            words.say(*words.footer(summary, place), out=self._out)
             return
-        for line in footer(summary, place):
+        for line in words.footer(summary, place):
             if line.startswith("!"):
-                say(line, out=self._progress)
-        say(one_line(summary, place), out=self._out)
+                words.say(line, out=self._progress)
+        words.say(words.one_line(summary, place), out=self._out)
 
 
 class FlowerLog(Display):
@@ -95,7 +85,7 @@ class FlowerLog(Display):
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """See `Display`."""
-        self._tell(*footer(summary))
+        self._tell(*words.footer(summary))
 
 
 class LiveDisplay(Display):
@@ -103,19 +93,17 @@ class LiveDisplay(Display):
 
     def __init__(self, out: TextIO, progress: TextIO) -> None:
         super().__init__(out, progress)
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
 
-        self._bar = Progress(
-            MofNCompleteColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"),
-            TimeRemainingColumn(), console=Console(file=progress), transient=True,
-        )  # fmt: skip
+        self._bar = rich.Progress(
+            rich.MofNCompleteColumn(),
+            rich.BarColumn(bar_width=24),
+            rich.TextColumn("{task.description}"),
+            rich.TimeRemainingColumn(),
+            console=Console(file=progress),
+            transient=True,
+        )
 
     def start(self) -> None:
         """See `Display`; the line says itself what it shows."""
@@ -132,10 +120,9 @@ class LiveDisplay(Display):
         accuracy = outcome.metrics.get("accuracy")
         shown = "" if accuracy is None else f"accuracy {accuracy:.1%}  "
         spend = outcome.spend
-        epsilon = f"epsilon {number(spend.headline)} {spend.columns[spend.headline_column].status}"
-        self._bar.update(
-            self._task, completed=outcome.round_number, description=f"{shown}{epsilon}"
-        )
+        status = spend.columns[spend.headline_column].status
+        said = f"{shown}epsilon {words.number(spend.headline)} {status}"
+        self._bar.update(self._task, completed=outcome.round_number, description=said)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """See `Display`."""

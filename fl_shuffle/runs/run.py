@@ -26,19 +26,9 @@ from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.state_file import store_state
 from fl_shuffle.ledger.store import Ledger, create_ledger
-from fl_shuffle.runs import resume
+from fl_shuffle.runs import events, resume
 from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
 from fl_shuffle.runs.display import FlowerLog
-from fl_shuffle.runs.events import (
-    Observer,
-    Preparing,
-    RoundFinished,
-    RoundOutcome,
-    RunFinished,
-    RunStarted,
-    publishes_times,
-    unobserved,
-)
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import quantiles_of, summary_of
 
@@ -65,7 +55,7 @@ class Run:
         facts: RunFacts,
         ledger: Ledger,
         accountant: Accountant,
-        observer: Observer,
+        observer: events.Observer,
         known: LedgerRecord | None = None,
     ) -> None:
         self.config = config = facts.config
@@ -84,7 +74,7 @@ class Run:
         self._known = known
         self._directory = directory
         self._observer = observer
-        self._seeded = publishes_times(config)
+        self._seeded = events.publishes_times(config)
         self._lifetime = facts.lifetime
         self._started = time.time()
         self._last_checkpoint = -math.inf
@@ -144,7 +134,7 @@ class Run:
         self.seconds += time.perf_counter() - started
         return spend
 
-    def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
+    def record(self, outcome: events.RoundOutcome, state: dict[str, Any] | None) -> None:
         """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
         seconds = outcome.seconds if self._seeded else None
         self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
@@ -157,7 +147,7 @@ class Run:
         with (self._directory.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
         self.rounds, self._spend = outcome.round_number, outcome.spend
-        self._observer(RoundFinished(outcome))
+        self._observer(events.RoundFinished(outcome))
 
     def restore(self, optimizer: ServerOptimizer) -> None:
         """Put a resumed run's optimizer and accountant back; `counted` is known from here on."""
@@ -176,7 +166,7 @@ class Run:
         said = resume.replays(known)
         log.info("resuming at round %d%s", first, f": {said}" if said else "")
         if said:
-            self._observer(Preparing(f"going on at round {first}: {said}"))
+            self._observer(events.Preparing(f"going on at round {first}: {said}"))
 
     def _rewrite(self, view: RunView, before: float = math.inf) -> None:
         """Have metrics.csv say what the ledger does of rounds before this one."""
@@ -195,7 +185,7 @@ class Run:
             log.warning(text)
         for kind, text in notes:
             self.ledger.note(0, kind, text)
-        self._observer(RunStarted(self._directory.path, self.config, warnings, facts.noise))
+        self._observer(events.RunStarted(self._directory.path, self.config, warnings, facts.noise))
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
@@ -233,7 +223,7 @@ class Run:
         self._rewrite(view)
         self._directory.write(SUMMARY, resume.as_text(summary))
         resume.forget_data(self.run)
-        self._observer(RunFinished(summary))
+        self._observer(events.RunFinished(summary))
 
     def _stop(self, round_number: int, why: str) -> None:
         self.ledger.note(round_number, "stopped", why)
@@ -269,14 +259,14 @@ class Run:
 
 @contextmanager
 def open_run(
-    facts: RunFacts, place: RunPlace, accountant: Accountant, observer: Observer = unobserved
+    facts: RunFacts, place: RunPlace, accountant: Accountant, observer: events.Observer
 ) -> Iterator[Run]:
     """Create the run's directory, or go on with the unfinished run in it, and open it.
 
     Everything that can be refused was refused before this point, so nothing is left half-written.
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
-    known, notes, seeded = None, [], publishes_times(facts.config)
+    known, notes, seeded = None, [], events.publishes_times(facts.config)
     directory = RunDirectory.at(place, Path(facts.config.run.out))
     try:
         if place.goes_on:
@@ -318,7 +308,7 @@ def _can_go_on(command: str) -> Iterator[None]:
         ) from error
 
 
-def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
+def _resuming(path: Path, facts: RunFacts, observer: events.Observer) -> str:
     """The command that goes on with the run, where it is played; data that the server does not
     have cannot be compared."""
     vouched = facts.fingerprint is None

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,15 +148,12 @@ def _clients_heard() -> Iterator[None]:
     logging up.
     """
     log = logging.getLogger("fl_shuffle.client")
-    if log.hasHandlers():
+    with ExitStack() as stack:
+        if not log.hasHandlers():
+            handler = _FirstOfAKind()
+            log.addHandler(handler)
+            stack.callback(log.removeHandler, handler)
         yield
-        return
-    handler = _FirstOfAKind()
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 def worker_count(config: Config) -> int:
