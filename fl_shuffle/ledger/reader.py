@@ -40,12 +40,12 @@ class RunView:
     `path` is the run's directory, or a ledger alone. `config` is the configuration as resolved, in
     tables, `delta` that of every epsilon; in a `seeded` run a round that is played again has the
     same bits. `finished` says that the run came to its end: summary.json may be lost, this may not.
-    `rows` are the committed rounds in order, each
-    by the columns of metrics.csv; epsilons are cumulative, nats, of the worst client, None where a
-    column says nothing. `metrics` maps a round to what was measured after it (in version 0.1 its
-    metrics.csv says that), `notes` lists (round, kind, text), `link` is the newest of its
-    attempts'. Raises `RunError` if there is no readable ledger at `path`, and if
-    a cell holds what no run writes.
+    `last_round` is the last recorded one, 0 before the first. `rows` are the committed rounds in
+    order, each by the columns of metrics.csv; epsilons are cumulative, nats, of the worst client,
+    None where a column says nothing. `metrics` maps a round to what was measured after it (in
+    version 0.1 its metrics.csv says that), `notes` lists (round, kind, text), `link` is the newest
+    of its attempts'. Raises `RunError` if there is no readable ledger at `path`, and if a cell
+    holds what no run writes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,6 +72,7 @@ class RunView:
             {name: row[place[stored]] for name, stored in ROUNDS.items()}
             for row in read(path, database, "rounds", n_reports=(0, clients))
         ]
+        self.last_round = int(self.rows[-1]["round"]) if self.rows else 0
         self.metrics: dict[int, dict[str, float]] = {}
         if self.meta["schema"] != SCHEMA_VERSION:
             self.metrics = _metrics_of(self.directory / METRICS)
@@ -81,11 +82,6 @@ class RunView:
         self.notes: list[tuple[int, str, str]] = read(path, database, "notes")
         newest = database.execute("SELECT link FROM reservations ORDER BY attempt DESC LIMIT 1")
         self.link = str((newest.fetchone() or (self.meta["link"],))[0])
-
-    @property
-    def last_round(self) -> int:
-        """The last recorded round; 0 before the first."""
-        return int(self.rows[-1]["round"]) if self.rows else 0
 
     @property
     def epsilon(self) -> float | None:
@@ -150,7 +146,8 @@ class LedgerRecord(RunView):
     each attempt that may have released something else. `recorded_spend` is every client's (rounds,
     proven, sum, local) [clients, 4] as recorded at the run's end, NaN where a column says nothing,
     None before that. `entries` says how much was written of its attempts (`Ledger.entries`),
-    `checkpoint` from where to go on: (round, state), None for a run that never got that far.
+    `checkpoint` from where to go on: (round, state), None for a run that never got that far;
+    `first_round` is the one after it.
 
     Raises `RunError` also if the plan or the attempts are no longer what was written.
     """
@@ -182,11 +179,7 @@ class LedgerRecord(RunView):
         self.recorded_spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
         kept = read(path, database, "checkpoint")
         self.checkpoint: tuple[int, bytes | str] | None = kept[0][1:] if kept else None
-
-    @property
-    def first_round(self) -> int:
-        """The round to go on with: that after the state that was kept last."""
-        return 1 + (self.checkpoint[0] if self.checkpoint else 0)
+        self.first_round = 1 + (self.checkpoint[0] if self.checkpoint else 0)
 
 
 def _metrics_of(path: Path) -> dict[int, dict[str, float]]:

@@ -79,10 +79,7 @@ class RunPlace:
 
     def run_config(self) -> dict[str, str]:
         """As Flower's run configuration."""
-        return {
-            RUN_DIRECTORY: "" if self.directory is None else str(self.directory),
-            RESUME: self.resume,
-        }
+        return {RUN_DIRECTORY: str(self.directory or ""), RESUME: self.resume}
 
 
 class RunDirectory:

@@ -52,7 +52,9 @@ class Display(Watcher):
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The final numbers."""
-        place = _called(Path(summary["run_directory"]))
+        folder, here = Path(summary["run_directory"]), Path.cwd()
+        # As who stands here calls it.
+        place = folder.relative_to(here) if folder.is_relative_to(here) else folder
         if not self._quiet:
             words.say("", out=self._progress)
             words.say(*words.footer(summary, place), out=self._out)
@@ -165,9 +167,3 @@ def make_display(*, quiet: bool, as_json: bool) -> Display:
     if quiet or not sys.stderr.isatty():
         return Display(sys.stdout, sys.stderr, quiet=quiet)
     return LiveDisplay(sys.stdout, sys.stderr)
-
-
-def _called(folder: Path) -> Path:
-    """The folder as who stands here calls it."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder

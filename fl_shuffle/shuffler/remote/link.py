@@ -74,15 +74,10 @@ class Link:
 
 
 class Sender:
-    """A site's way to hand its clients' reports over.
+    """A site's way to hand its clients' reports over, which are sealed to this public `key`."""
 
-    `analyzer` is the analyzer's public key: reports that are released one by one are sealed to it.
-    Where only their sum is released they are sealed to the shuffler's, which is in the pass.
-    """
-
-    def __init__(self, own: Pass, analyzer: bytes | None, patience: float) -> None:
-        self._own = own
-        self._analyzer = analyzer
+    def __init__(self, own: Pass, key: bytes, patience: float) -> None:
+        self._key = key
         self._link = Link(own, patience)
 
     def send(
@@ -94,10 +89,7 @@ class Sender:
         What of this client on this round is there already counts instead. Raises `ShufflerError`
         for a shuffler that refuses or does not answer.
         """
-        key = bytes.fromhex(self._own.key) if agreement.release == "sum" else self._analyzer
-        if key is None:
-            raise ShufflerError("reports are sealed to the analyzer, and its key is missing")
         info = agreement.info(round_number)
-        sealed = b"".join(seal(report_as_bytes(report), key, info) for report in reports)
+        sealed = b"".join(seal(report_as_bytes(report), self._key, info) for report in reports)
         call = wire.Call(agreement, round_number, client)
         self._link.ask(wire.DELIVER, call, sealed)
