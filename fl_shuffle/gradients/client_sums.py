@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -58,12 +59,17 @@ class ClientSums:
             bias += sums[0]
 
     def _long_product(self, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """`_product` of any number of records, in float64."""
-        count, fan_out, size = error.shape
-        total = self.buffer("total", count, fan_out, x.shape[2], dtype=torch.float64).zero_()
-        for piece in equal_pieces(size, TILE):
-            total += self._product(error[:, :, piece], x[:, piece])[0]
-        return total, error.sum(2, dtype=torch.float64)
+        """`_product` of one client's records, any number of them, in float64."""
+        _, fan_out, size = error.shape
+        total = self.buffer("total", 1, fan_out, x.shape[2], dtype=torch.float64).zero_()
+        total_sums = torch.zeros(1, fan_out, dtype=torch.float64, device=self._device)
+        for some, count in _tiles(size, max(1, BATCHED_NUMBERS // total.numel())):
+            # Tiles lie side by side as clients do.
+            left = error[0, :, some].view(fan_out, count, -1).transpose(0, 1)
+            product, sums = self._product(left, x[0, some].view(count, -1, x.shape[2]))
+            total += product.sum(0, dtype=torch.float64)
+            total_sums += sums.sum(0, dtype=torch.float64)
+        return total, total_sums
 
     def _product(self, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out]."""
@@ -81,3 +87,15 @@ class ClientSums:
         if name not in buffers or buffers[name].numel() < size:
             buffers[name] = torch.empty(size, dtype=dtype, device=self._device)
         return buffers[name][:size].view(shape)
+
+
+def _tiles(size: int, together: int) -> Iterator[tuple[slice, int]]:
+    """`size` records as tiles of one length, at most so many `together`: which records, how many
+    tiles. The last tile may be shorter; it is alone then."""
+    tiles = list(equal_pieces(size, TILE))
+    whole = size // tiles[0].stop
+    for first in range(0, whole, together):
+        some = tiles[first : min(first + together, whole)]
+        yield slice(some[0].start, some[-1].stop), len(some)
+    for rest in tiles[whole:]:
+        yield rest, 1
