@@ -32,6 +32,8 @@ delta: epsilon may then be some 1e-15 nats too low."""
 NEWTON_LAST_STEP = 1e-7
 """A smaller relative step of Newton's, from such starts, is the last: what it leaves is about its
 square."""
+FEW_MUS = 8
+"""So many epsilons are found sooner one by one than together."""
 
 FloatArray = NDArray[np.float64]
 
@@ -153,9 +155,11 @@ def _newton_epsilon(delta: float, mu: float) -> float:
 def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
     """`gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
     values, inverse = np.unique(np.asarray(mu, dtype=np.float64), return_inverse=True)
-    if values.size == 1:
-        return np.full(inverse.size, gaussian_epsilon(delta, float(values[0])))
-    return _epsilons(delta * (1.0 - PROFILE_ROUND_OFF), values)[inverse.reshape(-1)]
+    if values.size <= FEW_MUS:
+        found = np.array([gaussian_epsilon(delta, mu) for mu in values.tolist()])
+    else:
+        found = _epsilons(delta * (1.0 - PROFILE_ROUND_OFF), values)
+    return found[inverse.reshape(-1)]
 
 
 def _epsilons(delta: float, values: FloatArray) -> FloatArray:
