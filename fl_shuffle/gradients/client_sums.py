@@ -37,15 +37,12 @@ class ClientSums:
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """
         weight, bias = views_of(rows, layer)
-        together = max(1, BATCHED_NUMBERS // (layer.fan_in * layer.fan_out))
-        if segment.size > TILE:
-            together = 1
+        long = segment.size > TILE
+        together = 1 if long else max(1, BATCHED_NUMBERS // (layer.fan_in * layer.fan_out))
+        product_of = self._long_product if long else self._product
         for start in range(0, segment.count, together):
             own, some = segment.places(start, start + together), slice(start, start + together)
-            if segment.size <= TILE:
-                product, sums = self._product(error[some], x[some])
-            else:
-                product, sums = self._long_product(error[some], x[some])
+            product, sums = product_of(error[some], x[some])
             weight[own] = product.to(weight.dtype)
             if bias is not None:
                 bias[own] = sums.to(bias.dtype)
