@@ -168,11 +168,10 @@ def _errors(records: Any, start: Any, count: Any, tile: Any) -> Any:
 def _sum(error: Any, x: Any, out: Any) -> Any:
     """Into out [d]: the sum over records of errors [classes, n] times inputs [n, f], and of errors
     if there are biases."""
-    classes, features = error.shape[0], x.shape[1]
-    numbers = classes * features
+    numbers = error.shape[0] * x.shape[1]
     product(error, x, out)
     if out.size > numbers:
-        for c in range(classes):
+        for c in range(error.shape[0]):
             total = ZERO
             for r in range(x.shape[0]):
                 total += error[c, r]
