@@ -1,25 +1,40 @@
-"""The accountant: headline, columns, several reports a round, own randomizers, recognition."""
+"""The accountant: headline, columns, several reports a round, own randomizers, recognition; a
+client's history of rounds: reference values, the order of types, many clips, class tables."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import chi2
 
 import fl_shuffle.accounting.accountant as module
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.attacks.certain_loss import recognition_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
+from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.columns import DECLARED_NOTE
-from fl_shuffle.accounting.reports import ClientClass, OwnLaw, RoundType
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, OwnLaw, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+from fl_shuffle.accounting.rounds.local_guarantees import (
+    accounted_locally,
+    local_delta,
+    local_epsilon,
+    local_epsilons,
+)
+from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, outweighs
+from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.errors import InvalidValueError
 from tests.oracles import composed
 
 
@@ -227,3 +242,237 @@ def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
         rival = -6.0 + scale * rng.standard_normal(others)
         short = scale**2 * rng.chisquare(dimension - 1, others) <= tau
         assert not np.any(short & (rival >= along[index]))
+
+
+# --- A client's history of rounds -----------------------------------------------------------------
+
+
+def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> ClientClass:
+    return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5)
+
+
+def test_reference_values_of_many_rounds() -> None:
+    """Local 0.5, n = 1000, delta 1e-6: 0.05801 for one round; 0.4708 for fifty, on a fine grid."""
+    shared = RoundType("laplace", 4.0, 1.0, 2.0, ((1.0, 999),))
+    library = RoundLibrary()
+    assert library.epsilon({shared: 1}, 1e-6) == pytest.approx(0.05801, rel=1e-3)
+    assert 0.4708 * 0.999 <= library.epsilon({shared: 50}, 1e-6) <= 0.4708 * 1.01
+    assert library.epsilon({}, 1e-6) == 0.0
+
+
+def test_without_credit_the_local_composition_is_exact() -> None:
+    library = RoundLibrary()
+    gaussian, laplace = (RoundType(noise, 4.0, 1.0, 2.0) for noise in ("gaussian", "laplace"))
+    assert library.epsilon({gaussian: 50}, 1e-5) == gaussian_epsilon(1e-5, 0.5 * math.sqrt(50))
+    assert library.epsilon({laplace: 7}, 1e-5) == laplace_epsilon(1e-5, 0.5, 7)
+    assert library.profile({laplace: 1}, [0.2])[0] == pytest.approx(-math.expm1(-0.15))
+
+
+@pytest.mark.parametrize(
+    ("gaussian", "laplace", "declared"),
+    [(1, 1, 0), (3, 1, 0), (1, 0, 1), (0, 1, 1), (2, 1, 1), (0, 0, 2)],
+)
+def test_the_local_column_of_several_kinds_of_reports_holds_at_its_delta(
+    gaussian: int, laplace: int, declared: int
+) -> None:
+    """Against the exact composition: Gaussian reports, a Laplace report one coordinate apart,
+    and reports of another kind that, as they declare, are recognized with probability delta0."""
+    delta, mu, ratio = 1e-6, 0.2, 0.5
+    spent: dict[RoundKind, int] = {}
+    if gaussian:
+        spent[RoundType("gaussian", 10.0, 1.0, 10.0 * mu, ())] = gaussian
+    if laplace:
+        spent[RoundType("laplace", 4.0, 1.0, 4.0 * ratio, ())] = laplace
+    for share in [0.3] if declared == 1 else [0.8, 0.7][:declared]:
+        spent[DeclaredRound(1e-9 * share, share * delta, 0)] = 1
+    laws: list[tuple[np.ndarray, np.ndarray]] = [
+        (np.array([math.inf, 0.0]), np.array([kind.delta0, 1.0 - kind.delta0]))
+        for kind in spent
+        if isinstance(kind, DeclaredRound)
+    ]
+    claimed = RoundLibrary().local_epsilon(spent, delta)
+    if declared == 2:
+        # Either is within delta, both together recognize a client more often than that.
+        assert math.isinf(claimed) and composed(laws, 1e3) > delta
+        return
+    if gaussian:  # The losses on a fine grid.
+        z, width = np.linspace(-9.0, 9.0, 3001), mu * math.sqrt(gaussian)
+        density = np.exp(-0.5 * z * z)
+        laws.append((width * z + 0.5 * width**2, density / density.sum()))
+    if laplace:  # Losses r, -r, and exponential ones between the two.
+        inner = np.linspace(-ratio, ratio, 1001)
+        centre = 0.5 * (inner[:-1] + inner[1:])
+        between = 0.25 * np.exp(0.5 * (centre - ratio)) * np.diff(inner)
+        ends = [0.5, 0.5 * math.exp(-ratio)]
+        laws.append((np.append([ratio, -ratio], centre), np.append(ends, between)))
+    assert composed(laws, claimed) <= delta * (1.0 + 1e-4)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[tuple[float, int]]:
+    radii = draw(st.lists(st.sampled_from([0.1, 0.2, 0.5, 1.0]), min_size=1, max_size=3))
+    return [(radius, draw(st.integers(1, 40))) for radius in sorted(set(radii))]
+
+
+def a_type(others: list[tuple[float, int]]) -> RoundType:
+    return RoundType("laplace", 4.0, 1.0, 2.0, tuple(others))
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches(), batches())
+def test_the_order_of_types_is_sound(first: list, second: list) -> None:
+    """Where one batch is called not better than another, its curve is not below."""
+    a, b = a_type(first), a_type(second)
+    assert a.not_better_than(a)
+    whole = a_type([(radius, 40 * count) for radius, count in second])
+    large = a_type([(radius, 13 * count) for radius, count in second])
+    assert large.lessened(whole).not_better_than(large)
+    assert whole.lessened(whole) == whole
+    within = {r: sum(n for x, n in second if x <= r) for r in (0.1, 0.2, 0.5, 1.0)}
+    mine = {r: sum(n for x, n in first if x <= r) for r in (0.1, 0.2, 0.5, 1.0)}
+    assert a.not_better_than(b) == all(mine[r] <= within[r] for r in mine)
+    if a.not_better_than(b):
+        assert VectorCurve(a).delta(0.1) >= VectorCurve(b).delta(0.1) * (1 - 2.5e-3)
+
+
+def test_a_type_stands_for_clients_of_the_same_noise_that_can_move_less() -> None:
+    """(scale, radius, sensitivity) of the client, among more reports than the type has."""
+    for *own, stands in (
+        (4.0, 0.5, 2.0, True), (4.0, 1.5, 2.0, False), (4.0, 1.0, 2.5, False),
+        (4.1, 1.0, 2.0, False),
+    ):  # fmt: skip
+        other = RoundType("laplace", *own, ((1.0, 50),))
+        assert a_type([(1.0, 5)]).not_better_than(other) is stands
+
+
+# --- A thousand clips of one's own: one certified curve holds for the worst client of them all ---
+
+
+def test_every_client_s_true_round_is_within_what_is_certified() -> None:
+    classes = [kind(radius, 8.0) for radius in np.linspace(0.05, 1.0, 300).tolist()]
+    view = ShuffledView(classes, np.arange(300), schedule="aggregate", unit="client")
+    kinds = view.round_types(np.ones(300, dtype=bool))
+    top = kinds[max(kinds)]
+    assert len(kinds) == 20
+    for client in range(300):
+        found = kinds[int(view.account_of[client])]
+        assert isinstance(found, RoundType) and isinstance(top, RoundType)
+        assert found.not_better_than(RoundType.of(classes, client))
+        assert top.not_better_than(found)
+
+
+def test_histories_are_matched_round_by_round() -> None:
+    batch = [kind(radius, 8.0) for radius in (1.0, 2.0, 3.0)]
+    small, middle, large = (RoundType.of(batch, i).in_smallest_place() for i in range(3))
+    assert outweighs({large: 3}, {small: 1, middle: 2})
+    assert outweighs({large: 1, middle: 1}, {middle: 1, small: 1})
+    assert not outweighs({large: 2}, {small: 1, middle: 2})
+    assert not outweighs({middle: 3}, {large: 1})
+    assert outweighs({large: 2}, {large: 1})
+
+
+# --- Classes as arrays --------------------------------------------------------------------------
+
+
+def some_classes(count: int, noise: str) -> ClassTable:
+    rng = np.random.default_rng(count)
+    rows = rng.uniform(0.1, 2.0, (count, 4)).tolist()
+    return ClassTable.of(ClientClass(noise, *row, 1e-5, i + 1) for i, row in enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scale", 0.0), ("scale", math.nan), ("radius", -1.0), ("sensitivity", math.inf),
+     ("delta0", 1.5), ("epsilon0", math.nan), ("noise", "gausian")],
+)  # fmt: skip
+def test_a_wrong_class_is_named(name: str, value: float) -> None:
+    with pytest.raises(InvalidValueError, match=name):
+        replace(kind(), **{name: value})
+    if name != "noise":
+        table = some_classes(9, "gaussian")
+        column = getattr(table, name).copy()
+        column[1] = value
+        with pytest.raises(InvalidValueError, match=name):
+            replace(table, **{name: column})
+
+
+@pytest.mark.parametrize("noise", ["laplace", "user"])
+def test_many_local_laws_are_rounded_up_a_little(noise: str) -> None:
+    """Nobody is accounted better than its own noise allows, and the most exposed exactly."""
+    few, many = (some_classes(count, noise) for count in (100, 400))
+    assert accounted_locally(few) is few
+    rounded = accounted_locally(many)
+    assert np.all(rounded.exposure >= many.exposure)
+    assert np.all(rounded.exposure <= many.exposure * 1.0101)
+    assert rounded.exposure.max() == pytest.approx(many.exposure.max(), rel=1e-15)
+    assert len(np.unique(rounded.exposure)) < 400 and np.array_equal(rounded.scale, many.scale)
+    clients = np.array([int(np.argmax(many.exposure)), 0, 1])
+    own, accounted = (
+        local_epsilons(table, clients, np.array([1, 1, 1]), 1e-3) for table in (many, rounded)
+    )
+    assert accounted[0] == pytest.approx(own[0], rel=1e-13) and np.all(accounted >= own)
+
+
+# --- Colluders' reports hide nobody: `proven` is that of a batch without those that help most -----
+
+
+def types(
+    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None, arrived: int = 0
+) -> dict[int, RoundKind]:
+    """What the round is to each group: everybody, or the first `arrived` clients, took part."""
+    class_of = np.repeat(np.arange(len(counts)), counts)
+    view = ShuffledView(classes, class_of, schedule="aggregate", unit="client",
+                        assumed_honest=honest)  # fmt: skip
+    return view.round_types(np.arange(len(class_of)) < (arrived or len(class_of)))
+
+
+@pytest.mark.parametrize(
+    ("honest", "arrived", "left"),
+    [(600, 1000, 600), (0.6, 1000, 600), (0.5999, 1000, 599), (600, 700, 600), (0.5, 700, 350)],
+)
+@pytest.mark.parametrize("noise", ["gaussian", "user"])
+def test_colluders_and_drop_outs_are_left_out(
+    noise: str, honest: AssumedHonest, arrived: int, left: int
+) -> None:
+    """A share is of what arrived. A type that similar batches share is about 5% smaller at most."""
+    found = types([kind(noise=noise)], [1000], honest, arrived)[0]
+    others = found.others if isinstance(found, DeclaredRound) else sum(n for _, n in found.others)
+    shared = noise == "user" or arrived < 1000
+    assert (0.94 if shared else 1.0) * (left - 1) <= others <= left - 1
+
+
+def test_those_are_left_out_that_help_most() -> None:
+    """Small balls hide better: 150 colluders of either class leave the wide ones; and all may be of
+    the client's own noise."""
+    found = types([kind(0.2), kind(0.5), kind(0.5, scale=3.0)], [150, 400, 300], 850 - 150)
+    narrow, wide, other = (found[index] for index in range(3))
+    assert isinstance(narrow, RoundType) and narrow.others == ((0.5, 399),)
+    assert isinstance(wide, RoundType) and wide.others == ((0.5, 399),)
+    assert isinstance(other, RoundType) and other.others == ((0.5, 149),)
+
+
+@pytest.mark.parametrize("lost", range(7))
+def test_no_subset_of_the_batch_is_worse_than_what_is_left(lost: int) -> None:
+    """Against every choice of colluders: the type kept is not better than what is really left."""
+    radii = [0.1, 0.1, 0.2, 0.3, 0.3, 0.3]
+
+    def batch(found: list[float]) -> RoundType:
+        others = tuple((r, found.count(r)) for r in sorted(set(found)))
+        return RoundType("gaussian", 1.0, 0.2, 0.4, others)
+
+    kept = batch(radii).without(lost)
+    assert sum(count for _, count in kept.others) == 6 - lost
+    for chosen in itertools.combinations(radii, 6 - lost):
+        assert kept.not_better_than(batch(list(chosen)))
+
+
+def test_colluders_that_leave_nobody_to_hide_among() -> None:
+    accounts = [
+        Accountant([kind()], np.zeros(1000, dtype=np.int64), unit="client", schedule="aggregate",
+                   delta=1e-6, trust=Trust(assumed_honest=honest))
+        for honest in (2, 1)
+    ]  # fmt: skip
+    found, alone = (each.preview(1, np.ones(1000, dtype=bool)).columns for each in accounts)
+    assert found["proven"].worst == found["local"].worst
+    assert "998 of the reports may be colluders'" in found["proven"].note
+    assert alone["sum"].worst == pytest.approx(alone["local"].worst, rel=1e-6)

@@ -57,7 +57,7 @@ SMALL: dict[str, tuple[dict[str, Any], oracles.Matrix, int]] = {
     "own": ({"matrix": oracles.OWN}, oracles.OWN, 5),
 }
 KNOWING_ABSENCE = [name for name, method in METHODS.items() if method.absence and name != "proven"]
-"""`proven` is about vectors (test_check_in.py)."""
+"""`proven` is about vectors (test_vector_exact.py)."""
 
 
 @pytest.mark.parametrize("name", SMALL)
