@@ -251,15 +251,6 @@ def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> Cl
     return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5)
 
 
-def test_reference_values_of_many_rounds() -> None:
-    """Local 0.5, n = 1000, delta 1e-6: 0.05801 for one round; 0.4708 for fifty, on a fine grid."""
-    shared = RoundType("laplace", 4.0, 1.0, 2.0, ((1.0, 999),))
-    library = RoundLibrary()
-    assert library.epsilon({shared: 1}, 1e-6) == pytest.approx(0.05801, rel=1e-3)
-    assert 0.4708 * 0.999 <= library.epsilon({shared: 50}, 1e-6) <= 0.4708 * 1.01
-    assert library.epsilon({}, 1e-6) == 0.0
-
-
 def test_without_credit_the_local_composition_is_exact() -> None:
     library = RoundLibrary()
     gaussian, laplace = (RoundType(noise, 4.0, 1.0, 2.0) for noise in ("gaussian", "laplace"))

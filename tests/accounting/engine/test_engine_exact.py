@@ -31,7 +31,9 @@ from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw, LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
 from fl_shuffle.accounting.queries.methods import METHODS
+from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.round_off import UNIT
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import InvalidValueError
 from tests import oracles
 from tests.repository import ROOT
@@ -129,6 +131,15 @@ def test_standard_clone_matches_every_exact_record_from_above() -> None:
     for n, epsilon0, epsilon, exact in records("clone"):
         ours = standard_clone(epsilon0, n, epsilon=epsilon).delta
         assert exact * (1.0 - ROUND_OFF) <= ours <= exact * (1.0 + 1e-3), (n, epsilon0, epsilon)
+
+
+def test_reference_values_of_many_rounds() -> None:
+    """Local 0.5, n = 1000, delta 1e-6: 0.05801 for one round; 0.4708 for fifty, on a fine grid."""
+    shared = RoundType("laplace", 4.0, 1.0, 2.0, ((1.0, 999),))
+    library = RoundLibrary()
+    assert library.epsilon({shared: 1}, 1e-6) == pytest.approx(0.05801, rel=1e-3)
+    assert 0.4708 * 0.999 <= library.epsilon({shared: 50}, 1e-6) <= 0.4708 * 1.01
+    assert library.epsilon({}, 1e-6) == 0.0
 
 
 # --- Others' blanket masses of their own --------------------------------------------------------
