@@ -97,6 +97,13 @@ class Agreement:
         """The grid that reports lie on."""
         return 2.0**self.exponent
 
+    def sum_in(self, content: bytes) -> NDArray[np.float64]:
+        """The sum [d] that was released, exact. Raises `RunError` if it is none of this run."""
+        if len(content) != self.piece_bytes:
+            raise RunError("the shuffler released something that is no sum of this run's reports")
+        steps = np.frombuffer(content, dtype="<i8")
+        return np.asarray(steps.astype(np.float64) * self.step, dtype=np.float64)
+
     def encoded(self) -> bytes:
         """The same facts as bytes, always the same ones."""
         return json.dumps(asdict(self), sort_keys=True).encode()
@@ -163,11 +170,3 @@ def sum_of_usable(
             total += sum((one / agreement.step).astype(np.int64) for one in reports)
             clients.append(client)
     return clients, total.astype("<i8").tobytes()
-
-
-def sum_of_content(content: bytes, agreement: Agreement) -> NDArray[np.float64]:
-    """The sum [d] that was released, exact. Raises `RunError` if it is none of this run."""
-    if len(content) != agreement.piece_bytes:
-        raise RunError("the shuffler released something that is no sum of this run's reports")
-    steps = np.frombuffer(content, dtype="<i8")
-    return np.asarray(steps.astype(np.float64) * agreement.step, dtype=np.float64)

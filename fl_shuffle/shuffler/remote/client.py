@@ -20,12 +20,7 @@ import torch
 from fl_shuffle.errors import PrivacyBudgetError, RunError
 from fl_shuffle.shuffler.local import Answer, Ids, Mask, Shuffled, UnusableBatchError, listed
 from fl_shuffle.shuffler.remote import wire
-from fl_shuffle.shuffler.remote.agreement import (
-    Agreement,
-    opened_report,
-    pieces_of,
-    sum_of_content,
-)
+from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report, pieces_of
 from fl_shuffle.shuffler.remote.link import Link
 
 log = logging.getLogger("fl_shuffle.run.shuffler")
@@ -132,8 +127,7 @@ class RemoteBatch:
         agreement, keep, number = self._shuffler.agreement, self._shuffler.keep, self.number
         sent, pieces = self._count * agreement.batches, self.fetch()
         if agreement.release == "sum":
-            exact = sum_of_content(next(pieces, b""), agreement)
-            return Shuffled(sent, total=torch.from_numpy(exact))
+            return Shuffled(sent, total=torch.from_numpy(agreement.sum_in(next(pieces, b""))))
         total, rows, position = np.zeros(agreement.dimension), [], 0
         valid = np.zeros(agreement.batches, dtype=np.int64)
         for position, sealed in enumerate(islice(pieces, sent + 1), start=1):

@@ -50,7 +50,11 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
     """
     require_integer("--sites", sites, minimum=1, maximum=settings.clients)
     for folder in (directory, out):
-        _make_folder(folder)
+        with said_in_one_line(folder, "used", ConfigError):
+            folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise ConfigError(f"{folder} is not empty; choose a new folder")
+            folder.chmod(PRIVATE_FOLDER)
     certificate, tls_key = _certificate(settings.address.rpartition(":")[0].strip("[]"))
     key = public_key(bytes.fromhex(settings.key)).hex()
 
@@ -66,14 +70,6 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
         settings, certificate=certificate, tls_key=tls_key, analyzer=analyzer, sites=enrolled
     )
     whole.write(directory / SETTINGS, "settings")
-
-
-def _make_folder(folder: Path) -> None:
-    with said_in_one_line(folder, "used", ConfigError):
-        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty; choose a new folder")
-        folder.chmod(PRIVATE_FOLDER)
 
 
 def _certificate(host: str) -> tuple[str, str]:

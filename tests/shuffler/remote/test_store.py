@@ -21,7 +21,6 @@ from fl_shuffle.shuffler.remote.agreement import (
     Agreement,
     opened_report,
     report_as_bytes,
-    sum_of_content,
 )
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD, new_key, public_key, seal
 from fl_shuffle.shuffler.remote.store import FILE, Store
@@ -240,6 +239,6 @@ def test_a_sum_is_exact_and_leaves_out_what_cannot_be_added(tmp_path: Path) -> N
     assert close(store, 3, facts=facts) == [0, 1, 4]
     (content,) = store.batch(facts, 1)
     wanted = steps[[0, 1, 4]].sum(axis=0) / 1024.0
-    assert np.array_equal(sum_of_content(content, facts), wanted)
+    assert np.array_equal(facts.sum_in(content), wanted)
     with pytest.raises(RunError, match="no sum"):
-        sum_of_content(content[:-1], facts)
+        facts.sum_in(content[:-1])
