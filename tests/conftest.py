@@ -37,8 +37,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(f"{spent:5.1f} s, not marked slow: {name}")
 
 
-@pytest.fixture(scope="module")
-def coarse_pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture
+def coarse_pairs() -> Iterator[None]:
     """Rounds are certified at a third of the points: as proven, a little larger, and sooner.
 
     For tests of what is done with such numbers, which are kept in a folder of their own.
@@ -46,7 +46,7 @@ def coarse_pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     from fl_shuffle.accounting.rounds import equal_rounds
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FL_SHUFFLE_CACHE", str(tmp_path_factory.mktemp("coarse")))
+        patch.setenv("FL_SHUFFLE_CACHE", os.environ["FL_SHUFFLE_CACHE"] + "-coarse")
         patch.setattr(equal_rounds, "ROUND_NODES_PER_SD", 2.0)
         patch.setitem(equal_rounds.shuffled_pair.__kwdefaults__, "per_sd", 2.0)
         patch.setattr(equal_rounds, "ROUND_ENOUGH_DELTA", 1e-8)

@@ -38,7 +38,7 @@ def simulated(folder: Path, **more: object) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, coarse_pairs: None) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulated(tmp_path_factory.mktemp("runs") / "one")
 
 
