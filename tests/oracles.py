@@ -128,13 +128,18 @@ def worst_curve(matrix: Matrix, n: int) -> Callable[[float], float]:
     return worst_of(matrix, itertools.combinations_with_replacement(matrix, n - 1))
 
 
-def composed(laws: Iterable[tuple[Losses, Losses]], epsilon: float) -> float:
-    """Exact delta of mechanisms one after another, each by its (losses, their chances): all
-    combinations, one by one."""
-    loss, mass = np.zeros(1), np.ones(1)
-    for losses, chances in laws:
-        loss = np.add.outer(loss, losses).ravel()
+def independent_sum(laws: Iterable[tuple[Losses, Losses]]) -> tuple[np.ndarray, np.ndarray]:
+    """(values, their chances) of a sum of independent terms, each by its own: all combinations."""
+    total, mass = np.zeros(1), np.ones(1)
+    for values, chances in laws:
+        total = np.add.outer(total, values).ravel()
         mass = np.multiply.outer(mass, chances).ravel()
+    return total, mass
+
+
+def composed(laws: Iterable[tuple[Losses, Losses]], epsilon: float) -> float:
+    """Exact delta of mechanisms one after another, each by its (losses, their chances)."""
+    loss, mass = independent_sum(laws)
     return math.fsum((mass * -np.expm1(np.minimum(epsilon - loss, 0.0))).tolist())
 
 

@@ -43,6 +43,10 @@ def make(classes: list[ClientClass], class_of: np.ndarray, **also: Any) -> Accou
     return Accountant(classes, class_of, **settings)
 
 
+def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> ClientClass:
+    return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5)
+
+
 def some_class(rng: np.random.Generator, noise: str, scale: float) -> ClientClass:
     radius = float(rng.uniform(0.05, 0.3))
     return ClientClass(noise, scale, radius, 2 * radius, float(rng.uniform(0.01, 2)), 0.0, 1)
@@ -86,10 +90,10 @@ def test_a_preview_for_others_leaves_no_numbers_behind() -> None:
 
 
 def test_the_attack_column_is_what_the_attack_reaches_and_no_more() -> None:
-    accountant = make([ClientClass("gaussian", 1.0, 0.5, 1.0, 1.0, 1e-5, 1)], np.zeros(50, int))
-    kind = RoundType.of([ClientClass("gaussian", 1.0, 0.5, 1.0, count=50)], 0)
+    accountant = make([kind()], np.zeros(50, int))
+    batch = RoundType.of([replace(kind(), count=50)], 0)
     for number in (1, 2):
-        reached = attack_epsilon(kind, number, 1e-5)
+        reached = attack_epsilon(batch, number, 1e-5)
         accountant.commit(number, np.ones(50, dtype=bool))
         found = accountant.lower_columns()["lower"].worst
         assert found == pytest.approx(reached, rel=1e-6) and found > 0.0
@@ -247,10 +251,6 @@ def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
 # --- A client's history of rounds -----------------------------------------------------------------
 
 
-def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> ClientClass:
-    return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5)
-
-
 def test_without_credit_the_local_composition_is_exact() -> None:
     library = RoundLibrary()
     gaussian, laplace = (RoundType(noise, 4.0, 1.0, 2.0) for noise in ("gaussian", "laplace"))
@@ -269,18 +269,15 @@ def test_the_local_column_of_several_kinds_of_reports_holds_at_its_delta(
     """Against the exact composition: Gaussian reports, a Laplace report one coordinate apart,
     and reports of another kind that, as they declare, are recognized with probability delta0."""
     delta, mu, ratio = 1e-6, 0.2, 0.5
-    spent: dict[RoundKind, int] = {}
-    if gaussian:
-        spent[RoundType("gaussian", 10.0, 1.0, 10.0 * mu, ())] = gaussian
-    if laplace:
-        spent[RoundType("laplace", 4.0, 1.0, 4.0 * ratio, ())] = laplace
+    rounds = [
+        (RoundType("gaussian", 10.0, 1.0, 10.0 * mu), gaussian),
+        (RoundType("laplace", 4.0, 1.0, 4.0 * ratio), laplace),
+    ]
+    spent: dict[RoundKind, int] = {each: times for each, times in rounds if times}
+    laws = []
     for share in [0.3] if declared == 1 else [0.8, 0.7][:declared]:
         spent[DeclaredRound(1e-9 * share, share * delta, 0)] = 1
-    laws: list[tuple[np.ndarray, np.ndarray]] = [
-        (np.array([math.inf, 0.0]), np.array([kind.delta0, 1.0 - kind.delta0]))
-        for kind in spent
-        if isinstance(kind, DeclaredRound)
-    ]
+        laws.append((np.array([math.inf, 0.0]), np.array([share * delta, 1.0 - share * delta])))
     claimed = RoundLibrary().local_epsilon(spent, delta)
     if declared == 2:
         # Either is within delta, both together recognize a client more often than that.
@@ -458,12 +455,11 @@ def test_no_subset_of_the_batch_is_worse_than_what_is_left(lost: int) -> None:
 
 
 def test_colluders_that_leave_nobody_to_hide_among() -> None:
-    accounts = [
-        Accountant([kind()], np.zeros(1000, dtype=np.int64), unit="client", schedule="aggregate",
-                   delta=1e-6, trust=Trust(assumed_honest=honest))
+    found, alone = (
+        make([kind()], np.zeros(1000, int), delta=1e-6, trust=Trust(assumed_honest=honest))
+        .preview(1, np.ones(1000, bool)).columns
         for honest in (2, 1)
-    ]  # fmt: skip
-    found, alone = (each.preview(1, np.ones(1000, dtype=bool)).columns for each in accounts)
+    )  # fmt: skip
     assert found["proven"].worst == found["local"].worst
     assert "998 of the reports may be colluders'" in found["proven"].note
     assert alone["sum"].worst == pytest.approx(alone["local"].worst, rel=1e-6)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 from scipy.special import ndtri
 from scipy.stats import binom
@@ -35,7 +34,7 @@ from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.exact_sums import exact_sum
 from tests.oracles import cells
 
-Vector = NDArray[np.float64]
+Vector = np.ndarray
 Curve = Callable[[float], float]
 
 
@@ -91,7 +90,7 @@ def test_exact_law_on_coarse_grids(
     lost = 2.0 * sum(math.exp(-2.0 * (math.pi * smoothing * k) ** 2) for k in (1, 2, 3))
     counted = naive = 0
     for means, scales, grids, shift in cases(150, low, high):
-        alone = np.ones(len(means), dtype=np.int64)
+        alone = np.ones(len(means), int)
         variance = float(gaussian.hiding_variance(scales, grids, alone)[0])
         counted += variance > scales[0] ** 2
         h = -len(means) * math.log1p(-lost)
@@ -108,7 +107,7 @@ def test_exact_law_on_coarse_grids(
 def test_exact_law_on_the_grids_in_use() -> None:
     """Scales of 64 steps and more: below the formula, which is within a tenth of mu."""
     for means, scales, grids, shift in cases(12, 64.0, 128.0):
-        alone = np.ones(len(means), dtype=np.int64)
+        alone = np.ones(len(means), int)
         mu = float(gaussian.sum_mu(scales, np.full(len(means), shift), grids, alone)[0])
         exact = exact_curve(means, scales, grids, shift)
         for epsilon in (0.0, 0.2, 0.5):
@@ -119,13 +118,13 @@ def test_exact_law_on_the_grids_in_use() -> None:
 def test_a_coarse_report_does_not_hide_a_fine_one() -> None:
     """The sum modulo the coarse step is the fine report: only its own noise may count."""
     scales, grids = np.array([1.0, 1024.0]), np.array([2.0**-4, 64.0])
-    assert gaussian.hiding_variance(scales, grids, np.ones(2, dtype=np.int64))[0] == 1.0
+    assert gaussian.hiding_variance(scales, grids, np.ones(2, int))[0] == 1.0
     exact = exact_curve(np.array([0.2, 3.0]), scales, grids, 1.0)
     for epsilon in (0.0, 1.0):
         own = gaussian_delta(epsilon, 1.0)
         assert 0.9 * own < exact(epsilon) <= own + 1e-12
     # Beside a fine report of enough noise the coarse one counts, and the other way round.
-    enough = gaussian.hiding_variance(np.array([1024.0, 2048.0]), grids, np.ones(2, dtype=np.int64))
+    enough = gaussian.hiding_variance(np.array([1024.0, 2048.0]), grids, np.ones(2, int))
     assert np.all(enough > 2048.0**2)
 
 
@@ -161,7 +160,7 @@ def test_no_unit_taken_out_is_told_from_its_presence_better(delta: float) -> Non
         assert whole == 0.0 or found == pytest.approx(half, rel=1e-6, abs=1e-12)
     assert add_remove_epsilon(math.inf, delta) is None
     scales, grids = np.array([1.5, 0.8, 2.0]), np.array([0.01, 0.01, 0.02])
-    mu = float(gaussian.sum_mu(scales, np.full(3, 2.0), grids, np.ones(3, dtype=np.int64))[0])
+    mu = float(gaussian.sum_mu(scales, np.full(3, 2.0), grids, np.ones(3, int))[0])
     removed = add_remove_epsilon(gaussian.sum_epsilon(delta, mu), delta)
     exact = exact_curve(np.array([0.0, 0.3, -0.7]), scales, grids, 1.0)
     assert exact(removed) <= delta < exact(0.97 * removed)

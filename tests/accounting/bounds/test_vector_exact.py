@@ -23,18 +23,7 @@ from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.laws.gaussian import GaussianLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_profile
 from fl_shuffle.accounting.reports import RoundType
-from tests.oracles import (
-    HALF_HIDDEN,
-    OWN,
-    Matrix,
-    absent_too,
-    cells,
-    hockey_stick,
-    krr_matrix,
-    shuffle_delta,
-    shuffled_law,
-    worst_curve,
-)
+from tests.oracles import HALF_HIDDEN, OWN, absent_too, cells, krr_matrix, worst_curve, worst_of
 
 
 @pytest.mark.parametrize(("dimension", "count"), [(1, 8), (2, 3)])
@@ -68,12 +57,11 @@ def test_no_data_set_of_three_exceeds_the_bound(
             way = points[1] - points[0]
             points[1] = points[0] + way * min(1.0, move / max(np.linalg.norm(way, ord=norm), 1e-12))
             first, last, *rest = (cells(point, edges, noise) for point in points)
-            laws = [shuffled_law([one, *rest]) for one in (first, last)]
+            true = worst_of([first, last], [rest])
             for epsilon in (0.0, 0.1 * move, 0.3 * move, 0.7 * move):
                 bound = curve.delta(epsilon)
-                true = max(hockey_stick(*pair, epsilon) for pair in (laws, laws[::-1]))
-                assert true <= bound * (1 + 1e-9) + 1e-13
-                tightest = max(tightest, true / bound if bound > 1e-9 else 0.0)
+                assert true(epsilon) <= bound * (1 + 1e-9) + 1e-13
+                tightest = max(tightest, true(epsilon) / bound if bound > 1e-9 else 0.0)
     # The data sets are hard enough to come near the bound, so a wrong bound would be noticed.
     assert tightest > (0.7 if unit == "client" else 0.4)
 
@@ -86,8 +74,7 @@ def test_the_mixed_reference_is_refuted_and_not_used() -> None:
     """
     edges = np.concatenate([np.linspace(-1.5, 0.85, 20), np.linspace(0.9, 1.0, 21), [1.2]])
     first, last, other = (cells([x], edges, "laplace") for x in (1.0, 0.9, -1.0))
-    pairs = (first, last), (last, first)
-    true = max(shuffle_delta(*pair, [other, other], 1.1) for pair in pairs)
+    true = worst_of([first, last], [[other, other]])(math.log(1.1))
     mixed, honest = (
         VectorCurve(RoundType("laplace", 1.0, own, 0.1, ((1.0, 2),))).delta(math.log(1.1))
         for own in (0.05, 1.0)
@@ -181,14 +168,11 @@ def test_one_round_never_costs_more_than_two_and_the_bound_is_asked_where_it_is_
     once = fs.bound(**question, delta=1e-6).epsilon
     often = [fs.bound(**question, delta=1e-6, rounds=rounds).epsilon for rounds in (2, 3, 100)]
     assert once <= most and [once, *often] == sorted([once, *often])
-    for at in (0.0, 0.2 * once, once):
-        deltas = [fs.bound(**question, epsilon=at, rounds=rounds).delta for rounds in (1, 2)]
-        assert deltas == sorted(deltas)
-    # It is where the curve crosses the target, and the curve agrees with itself beyond.
-    assert fs.bound(**question, epsilon=once).delta <= 1e-6
-    # (Its parameters jump a little where single large ratios decide.)
-    assert fs.bound(**question, epsilon=0.97 * once).delta > 1e-6
-    assert fs.bound(**question, epsilon=2.0 * once).delta <= 1.2e-6
+    # It is where the curve crosses the target (its parameters jump a little where single large
+    # ratios decide), and the curve agrees with itself beyond.
+    for at, least, largest in ((0.97, 1e-6, 1.0), (1.0, 0.0, 1e-6), (2.0, 0.0, 1.2e-6)):
+        deltas = [fs.bound(**question, epsilon=at * once, rounds=rounds).delta for rounds in (1, 2)]
+        assert least < deltas[0] <= largest and deltas == sorted(deltas)
 
 
 # --- Secret check-in ------------------------------------------------------------------------------
@@ -201,7 +185,7 @@ def cell(curve: Any, weight: float, low: float, high: float) -> _Cell:
 @pytest.mark.parametrize(
     "matrix", [krr_matrix(1.0, 2), krr_matrix(2.5, 2), krr_matrix(1.0, 3), OWN, HALF_HIDDEN]
 )
-def test_the_theorem_against_every_data_set(matrix: Matrix) -> None:
+def test_the_theorem_against_every_data_set(matrix: list[list[float]]) -> None:
     """Number by number of reports; and three quarters of the bound would be refuted."""
     closest = 0.0
     for n in (2, 3, 4):
