@@ -229,12 +229,10 @@ def test_recognition_is_not_claimed_among_smaller_balls_or_larger_noise() -> Non
     assert recognised_epsilon(replace(TARGET, noise="laplace"), counts) is None
 
 
-@pytest.mark.parametrize(("scale", "others"), [(1.0, 1000), (30.0, 1000)])
-def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
-    scale: float, others: int
-) -> None:
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(scale: float) -> None:
     """The claim is an error below 1e-7 a round: none may be seen in 2,000."""
-    dimension, rounds = 600, 2000
+    dimension, rounds, others = 600, 2000, 1000
     other = replace(TARGET, scale=scale, records=2)
     assert recognised_epsilon(other, [1, others], dimension=dimension) is not None
     rng = np.random.default_rng(5)

@@ -150,7 +150,6 @@ SUMS = {**NOISE, "method": "sum", "release": "sum", "delta0": 1e-5}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clients": 0}, "clients"),
         ({"epsilon0": math.nan}, "epsilon0"),
         ({"delta0": 1.0}, "delta0"),
         ({"delta": None}, "exactly one"),
