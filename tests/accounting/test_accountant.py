@@ -24,13 +24,8 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.columns import DECLARED_NOTE
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, OwnLaw, RoundType
+from fl_shuffle.accounting.rounds import local_guarantees
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.local_guarantees import (
-    accounted_locally,
-    local_delta,
-    local_epsilon,
-    local_epsilons,
-)
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, outweighs
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 from fl_shuffle.accounting.rounds.trust import Trust
@@ -202,9 +197,9 @@ def test_local_composition_against_enumeration(epsilon0: float, delta0: float, r
     pair = [math.inf, epsilon0, -epsilon0], [delta0, likely, 1 - delta0 - likely]
     for epsilon in (0.0, 0.5, 1.9, 3.0):
         exact = composed([pair] * rounds, epsilon)
-        found = local_delta(law, rounds, epsilon)
+        found = local_guarantees.local_delta(law, rounds, epsilon)
         assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-6) + 1e-15
-        assert local_epsilon(law, rounds, found * (1 + 1e-6)) <= epsilon + 1e-4
+        assert local_guarantees.local_epsilon(law, rounds, found * (1 + 1e-6)) <= epsilon + 1e-4
 
 
 # --- A lower bound is claimed only where its attack is certain ----------------------------------
@@ -386,15 +381,16 @@ def test_a_wrong_class_is_named(name: str, value: float) -> None:
 def test_many_local_laws_are_rounded_up_a_little(noise: str) -> None:
     """Nobody is accounted better than its own noise allows, and the most exposed exactly."""
     few, many = (some_classes(count, noise) for count in (100, 400))
-    assert accounted_locally(few) is few
-    rounded = accounted_locally(many)
+    assert local_guarantees.accounted_locally(few) is few
+    rounded = local_guarantees.accounted_locally(many)
     assert np.all(rounded.exposure >= many.exposure)
     assert np.all(rounded.exposure <= many.exposure * 1.0101)
     assert rounded.exposure.max() == pytest.approx(many.exposure.max(), rel=1e-15)
     assert len(np.unique(rounded.exposure)) < 400 and np.array_equal(rounded.scale, many.scale)
     clients = np.array([int(np.argmax(many.exposure)), 0, 1])
     own, accounted = (
-        local_epsilons(table, clients, np.array([1, 1, 1]), 1e-3) for table in (many, rounded)
+        local_guarantees.local_epsilons(table, clients, np.array([1, 1, 1]), 1e-3)
+        for table in (many, rounded)
     )
     assert accounted[0] == pytest.approx(own[0], rel=1e-13) and np.all(accounted >= own)
 
