@@ -29,37 +29,17 @@ from fl_shuffle.cli import main
 from fl_shuffle.run_words import METRICS_STAY
 from tests.apps.strangers import CLIENTS as STRANGERS
 from tests.apps.strangers import EVERY_APP, ROUNDS, written
+from tests.apps.test_same_bits import NETWORK
 from tests.processes import environment, free_port, wait_until
 from tests.repository import FILES, ROOT
-from tests.small_federation import model_bytes, summary
+from tests.small_federation import Play, model_bytes, summary
 
 pytestmark = pytest.mark.slow
 
 START_SECONDS = 180.0
 
-SMALL = """
-run = { rounds = 2, seed = 11, timeout = 600 }
-data = { source = "digits", clients = 9 }
-model = { kind = "linear" }
-privacy = { unit = "record", clip_norm = 0.1 }
-budgets = { distribution = "uniform", low = 0.5, high = 2.0 }
-server = { learning_rate = 5.0 }
-"""
-NETWORK = (
-    SMALL.replace('kind = "linear"', 'kind = "mlp", hidden = [300]').replace(
-        "clients = 9", 'clients = 60, sizes = "unequal"'
-    )
-    + "training = { participation = 0.7 }\n"
-)
-CLIENTS = 9
+CLIENTS = 12
 PARTS = [f"partition-id={index} num-partitions=2" for index in range(2)]
-
-APART = """
-run = {{ rounds = {rounds}, entropy = "system", timeout = 300 }}
-data = {{ source = "digits", clients = 9 }}
-privacy = {{ clip_norm = 0.1, min_reports = 4, shuffler = "apart", release = "{release}" }}
-budgets = {{ distribution = "uniform", low = 0.5, high = 2.0 }}
-"""
 
 
 class SuperLink:
@@ -106,10 +86,8 @@ class SuperLink:
     def play(self, app: Path, **settings: str) -> str:
         """Run an app to its end; what its log says. `settings` of the run configuration have `_`
         for `-`."""
-        chosen = self.home / "run.toml"
-        lines = [f"{k.replace('_', '-')} = {json.dumps(v)}\n" for k, v in settings.items()]
-        chosen.write_text("".join(lines))
-        started = self._flwr("run", str(app), "lab", "--run-config", str(chosen), "--stream")
+        chosen = " ".join(f"{name.replace('_', '-')}='{text}'" for name, text in settings.items())
+        started = self._flwr("run", str(app), "lab", "--run-config", chosen, "--stream")
         found = re.search(r"started run (\d+)", started)
         assert found, started
         said = self._flwr("log", found[1], "lab", "--show")
@@ -180,34 +158,27 @@ def billed(run: Path) -> tuple[Any, ...]:
     return rounds, clients, ledger.record.classes, ledger.record.notes
 
 
-def played_here(text: str, tmp_path: Path) -> tuple[Path, Path]:
-    """A configuration's file, and the directory of its run in this process."""
-    config, run = tmp_path / "run.toml", tmp_path / "here"
-    config.write_text(text)
-    assert main(["simulate", str(config), "--quiet", "--out", str(run)]) == 0
-    return config, run
-
-
 def test_supernodes_that_play_any_client_give_the_in_process_bits(
-    superlink: SuperLink, tmp_path: Path
+    superlink: SuperLink, small: Path, play: Play, tmp_path: Path
 ) -> None:
-    config, here = played_here(NETWORK, tmp_path)
+    settings, there = (*NETWORK, "privacy.unit=record"), tmp_path / "there"
+    here = play("here", *settings)
     superlink.start_supernodes("index=0", "index=1")
-    superlink.play(ROOT, config=str(config), run_directory=str(tmp_path / "there"))
-    assert model_bytes(here) == model_bytes(tmp_path / "there")
+    overrides = ";".join(settings)
+    superlink.play(ROOT, config=str(small), run_directory=str(there), overrides=overrides)
+    assert model_bytes(here) == model_bytes(there)
 
 
 def test_supernodes_that_hold_clients_give_the_in_process_values(
-    superlink: SuperLink, tmp_path: Path
+    superlink: SuperLink, small: Path, play: Play, tmp_path: Path
 ) -> None:
     """A hostile SuperNode that claims a part first is not asked: a file says who plays which."""
-    config, here = played_here(SMALL, tmp_path)
-    there, listed = tmp_path / "there", tmp_path / "nodes.csv"
+    here, there, listed = play("here"), tmp_path / "there", tmp_path / "nodes.csv"
     _, *honest = superlink.start_supernodes(PARTS[0], *PARTS)
     rows = [f"{name},{index},2\n" for index, name in enumerate(honest)]
     listed.write_text("supernode,partition-id,num-partitions\n" + "".join(rows))
     overrides = f"run.supernodes={listed}"
-    superlink.play(ROOT, config=str(config), run_directory=str(there), overrides=overrides)
+    superlink.play(ROOT, config=str(small), run_directory=str(there), overrides=overrides)
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
     assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o600}
     # Blocks are cut within each holder's clients: means are equal to rounding, reports to the grid.
@@ -217,11 +188,13 @@ def test_supernodes_that_hold_clients_give_the_in_process_values(
     assert billed(here) == billed(there)
     said = (there / "run.log").read_text()
     played = sorted(re.findall(r" plays (clients .*\d)", said))
-    assert played == ["clients 0 to 4", "clients 5 to 8"]
+    assert played == ["clients 0 to 5", "clients 6 to 11"]
     assert re.search(r"\(key SHA256:\S{43}\) has no part of its own .* it plays nobody", said)
 
 
-def test_the_server_gets_what_the_shuffler_releases(superlink: SuperLink, tmp_path: Path) -> None:
+def test_the_server_gets_what_the_shuffler_releases(
+    superlink: SuperLink, small: Path, tmp_path: Path
+) -> None:
     key, store, passes = tmp_path / "analyzer.key", tmp_path / "store", tmp_path / "passes"
     assert main(["shuffler", "key", str(key)]) == 0
     made = ["--passes", str(passes), "--address", f"127.0.0.1:{free_port()}"]
@@ -235,11 +208,11 @@ def test_the_server_gets_what_the_shuffler_releases(superlink: SuperLink, tmp_pa
         )
     )
     for release, rounds, analyzer_key in (("reports", 2, str(key)), ("sum", 1, "")):
-        config = tmp_path / f"{release}.toml"
-        config.write_text(APART.format(rounds=rounds, release=release))
+        apart = f"privacy.shuffler=apart;privacy.min_reports=4;privacy.release={release}"
         superlink.play(
             ROOT,
-            config=str(config),
+            config=str(small),
+            overrides=f"{apart};run.rounds={rounds};run.entropy=system",
             run_directory=str(tmp_path / release),
             shuffler=str(passes / "analyzer.json"),
             analyzer_key=analyzer_key,

@@ -3,93 +3,78 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
+import re
+from collections import Counter
+from dataclasses import dataclass
+from html import unescape
 from typing import Any
+from xml.etree import ElementTree
 
-VOID = {"meta", "br", "link", "img", "input", "hr"}
-FETCHING = ("src", "href", "xlink:href", "action", "poster", "srcset")
+FETCHING = ("src", "href", "action", "poster", "srcset")
+AS_XML = [
+    (r"<!doctype html>", ""),
+    (r"<(script|style)\b([^>]*)>.*?</\1>", r"<\1\2/>"),
+    (r"<(meta|br|link|img|input|hr)\b([^>]*)>", r"<\1\2/>"),
+    (r" hidden>", ' hidden="">'),
+    (r" scope=row ", ' scope="row" '),
+    (r" xlink:href=", " href="),
+]
+"""What a page may write shorter than XML."""
 
 
 @dataclass
 class ReadTable:
     """One table: its column heads and its rows, as numbers where the page holds numbers."""
 
-    inside: tuple[str, ...]
-    heads: list[str] = field(default_factory=list)
-    rows: list[list[str | float | None]] = field(default_factory=list)
+    heads: list[str]
+    rows: list[list[str | float | None]]
 
 
-class Page(HTMLParser):
+def cell(element: ElementTree.Element) -> str | float | None:
+    """Its number with all digits, or its text."""
+    text, number = "".join(element.itertext()).strip(), element.get("data-v")
+    if number is None:
+        return text
+    return float(number) if number else None
+
+
+class Page:
     """Insists that elements close in order, that names are given once, and nothing is fetched.
 
-    `tables` are in the order of the page; `data` maps the key of a `<data>` element to its value;
-    `rows` holds what a table shows page by page, by its name.
+    `data` maps the key of a `<data>` element to its value; `rows` holds what a table shows page by
+    page, by its name.
     """
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.count: dict[str, int] = {}
-        self.text = ""
-        self.tables: list[ReadTable] = []
-        self.data: dict[str, float] = {}
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.names: set[str] = set()
-        self._open: list[tuple[str, str]] = []
-        self._cell: list[str] | None = None
-        self._value: str | None = None
-        self.feed(text)
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
-        self.count[tag] = self.count.get(tag, 0) + 1
+        kept = re.findall(r'<script [^>]*id="([^"]*)-rows">(.*?)</script>', text, re.DOTALL)
+        self.rows: dict[str, dict[str, Any]] = {name: json.loads(rows) for name, rows in kept}
+        for written, read in AS_XML:
+            text = re.sub(written, read, text, flags=re.DOTALL)
+        text = re.sub(r"&(?!amp|lt|quot)\w+;", lambda named: unescape(named[0]), text)
+        self.root = ElementTree.fromstring(text.strip())
+        named = Counter(each.get("id") for each in self.root.iter() if each.get("id"))
+        assert not named or max(named.values()) == 1, named.most_common(3)
         # A marker of a figure is drawn by the name that it has in the page.
-        fetched = [named[each] for each in FETCHING if each in named]
-        assert all(str(target).startswith("#") for target in fetched), (tag, named)
-        name = named.get("id") or ""
-        assert not name or name not in self.names, name
-        self.names.add(name)
-        if tag == "data":
-            self.data[str(named["data-key"])] = float(str(named["value"]))
-        if tag == "table":
-            self.tables.append(ReadTable((name, *(outer for _, outer in self._open))))
-        if tag == "tr":
-            self.tables[-1].rows.append([])
-        if tag in ("td", "th"):
-            self._cell, self._value = [], named.get("data-v")
-        if tag not in VOID:
-            self._open.append((tag, name))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop()[0] == tag
-        if tag in ("td", "th") and self._cell is not None:
-            text = "".join(self._cell).strip()
-            number = self._value
-            read = text if number is None else float(number) if number else None
-            self.tables[-1].rows[-1].append(read)
-            self._cell = None
-        if tag == "thead":
-            self.tables[-1].heads = [str(head) for head in self.tables[-1].rows.pop()]
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1][0] in ("style", "script"):
-            if self._open[-1][1].endswith("-rows"):
-                self.rows[self._open[-1][1].removesuffix("-rows")] = json.loads(data)
-            return
-        self.text += data
-        if self._cell is not None:
-            self._cell.append(data)
+        fetched = [each.get(name, "#") for each in self.root.iter() for name in FETCHING]
+        assert all(target.startswith("#") for target in fetched), fetched
+        self.count = Counter(each.tag for each in self.root.iter())
+        self.text = "".join(self.root.itertext())
+        self.data = {each.get("data-key"): float(each.get("value", "")) for each in
+                     self.root.iter("data")}  # fmt: skip
 
     def table(self, place: str) -> ReadTable:
         """The table of this name, or the first inside the element that has it."""
-        return next(table for table in self.tables if place in table.inside)
+        (found,) = self.root.iterfind(f".//*[@id='{place}']")
+        table = next(found.iter("table"))
+        heads = ["".join(head.itertext()) for head in table.iterfind("thead/tr/th")]
+        rows = [[cell(each) for each in row] for row in table.iterfind("tbody/tr")]
+        return ReadTable(heads, rows)
 
     def clients(self, prefix: str = "") -> dict[int, list[float]]:
         """Every client of a run, in the order of its pages, with its row."""
         known = self.rows[f"{prefix}clients-table"]
         return {
-            client: [float(cell) for cell in row]
+            client: [float(number) for number in row]
             for row, own in zip(known["groups"], known["clients"], strict=True)
             for client in own
         }
