@@ -1,4 +1,5 @@
-"""`import fl_shuffle as fs`: what it costs, what it offers, and what its results say."""
+"""`import fl_shuffle as fs`: what it costs, what it offers, and what its results say; names that
+installed packages offer for parts."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +18,15 @@ import pytest
 from safetensors.torch import load_file
 
 import fl_shuffle as fs
-from fl_shuffle.configuration.reading import resolve_config
-from fl_shuffle.errors import InvalidValueError, RunError
+from fl_shuffle import plugins
+from fl_shuffle.configuration.reading import SETTINGS, resolve_config, value_of
+from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import RoundOutcome
 from tests.repository import ROOT
+from tests.small_federation import SMALL
 
-SMALL = {
-    "run": {"rounds": 3, "seed": 5},
-    "data": {"source": "digits", "clients": 12},
-    "model": {"kind": "linear"},
-    "privacy": {"unit": "client", "clip_norm": 0.5},
-    "budgets": {"distribution": "uniform", "low": 1.0, "high": 4.0},
-}
+OWN = "tests.cli.own_parts:too_quiet"
+CONFIG = tomllib.loads(SMALL)
 
 
 def python(code: str) -> str:
@@ -85,7 +85,7 @@ print(len(names), found.status, [name for name in installed if name.lstrip("_").
 def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[RoundOutcome] = []
     result = fs.simulate(
-        SMALL, overrides={"run.rounds": 2}, out=tmp_path / "run", on_round=seen.append
+        CONFIG, overrides={"run.rounds": 2}, out=tmp_path / "run", on_round=seen.append
     )
     assert [outcome.round_number for outcome in seen] == [1, 2]
     assert result.directory == tmp_path / "run"
@@ -115,7 +115,7 @@ def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 def test_file_tables_and_config_are_one_run(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text("run = { rounds = 3, seed = 5 }", encoding="utf-8")
-    tables = {"run": SMALL["run"]}
+    tables = {"run": CONFIG["run"]}
     found = [resolve_config(each) for each in (file, str(file), tables, resolve_config(tables))]
     assert all(each == found[0] for each in found)
 
@@ -123,10 +123,10 @@ def test_file_tables_and_config_are_one_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [
-        (SMALL, {"run.round": 2}, "rounds"),
-        (SMALL, {"rounds": 2}, "section.key"),
-        (SMALL, {"run.rounds": object()}, "run.rounds = <object"),
-        (SMALL, {"run.rounds": float("nan")}, "run.rounds"),
+        (CONFIG, {"run.round": 2}, "rounds"),
+        (CONFIG, {"rounds": 2}, "section.key"),
+        (CONFIG, {"run.rounds": object()}, "run.rounds = <object"),
+        (CONFIG, {"run.rounds": float("nan")}, "run.rounds"),
         ("none.toml", {}, "does not exist"),
         ("/", {}, r"no config\.json"),
         (17, {}, "a path, a dict or a Config"),
@@ -141,8 +141,8 @@ def test_bad_sources_and_overrides_say_what_is_wrong(
 
 def test_missing_numbers_are_nan(tmp_path: Path) -> None:
     """Nothing is proven of sums of a user's own randomizer; round 1 is not evaluated."""
-    overrides = {"run.rounds": 2, "run.evaluate_every": 2, "privacy.randomizer": NOISY}
-    result = fs.simulate(SMALL, overrides=overrides, out=tmp_path / "run")
+    overrides = {"run.rounds": 2, "run.evaluate_every": 2, "privacy.randomizer": OWN}
+    result = fs.simulate(CONFIG, overrides=overrides, out=tmp_path / "run")
     assert resolve_config(tmp_path / "run") == result.config
     assert np.isnan(result.sum_epsilon) and np.isnan(result.metrics["accuracy"][0])
 
@@ -152,7 +152,7 @@ def test_a_clients_bill_in_the_words_of_dp_accounting(randomizer: str, tmp_path:
     """Budgets are mixed, rounds were missed, and who never took part has spent nothing."""
     pytest.importorskip("dp_accounting")
     result = fs.simulate(
-        SMALL,
+        CONFIG,
         overrides={
             "run.rounds": 2, "data.clients": 24, "budgets.levels": 2, "privacy.release": "sum",
             "training.participation": 0.3, "privacy.randomizer": randomizer,
@@ -173,10 +173,55 @@ def test_a_clients_bill_in_the_words_of_dp_accounting(randomizer: str, tmp_path:
         result.to_dp_accounting(client=24)
 
 
-def noisy(
-    mean: np.ndarray, epsilon0: float, delta0: float, generator: np.random.Generator
-) -> np.ndarray:
-    return mean + generator.laplace(0.0, 2.0 / epsilon0, mean.shape)
+GROUPED = {
+    key: f"fl_shuffle.{each.own}"
+    for key, each in SETTINGS.items()
+    if each.own not in ("", "module")
+}
 
 
-NOISY = f"{__name__}:noisy"
+def offer(patch: pytest.MonkeyPatch, **paths: str) -> None:
+    """Have installed packages offer names, each in every group of parts, as these paths."""
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        assert group in GROUPED.values()
+        return [EntryPoint("own", path, group) for path in paths.values()]
+
+    patch.setattr("importlib.metadata.entry_points", entry_points)
+
+
+def test_a_name_stands_for_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(GROUPED) == 7
+    offer(monkeypatch, one="their_package.parts:own")
+    for key in GROUPED:
+        assert value_of(resolve_config({}, {key: "own"}), key) == "their_package.parts:own"
+        with pytest.raises(InvalidValueError, match="own"):  # lists what is offered
+            resolve_config({}, {key: "onw"})
+
+
+def test_a_name_offered_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, one="one:part", two="two:part")
+    with pytest.raises(ConfigError, match="one:part and two:part"):
+        resolve_config({"server": {"analyzer": "own"}})
+
+
+def test_a_folder_here_stands_in_for_nothing_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, here = tmp_path / "installed", tmp_path / "here"
+    for place in (installed, here):
+        (place / "found_twice").mkdir(parents=True)
+        (place / "found_twice" / "__init__.py").write_text(f"where = {place.name!r}\n")
+    (here / "found_here.py").write_text("where = 'here'\n")
+    (here / "fl_shuffle" / "pages" / "server").mkdir(parents=True)
+    for name in ("__init__", "pages/__init__", "pages/server/__init__", "pages/server/app"):
+        (here / "fl_shuffle" / f"{name}.py").write_text("app = 'another'\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
+    for name in ("found_twice", "found_here"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "fl_shuffle.pages.server.app", raising=False)
+    assert plugins.load_attribute("found_twice:where", field="app.server") == "installed"
+    assert plugins.load_attribute("found_here:where", field="app.server") == "here"
+    own = resolve_config({}).app.server
+    assert plugins.load_attribute(own, field="app.server") != "another"

@@ -27,8 +27,7 @@ from safetensors.torch import load_file
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.run_words import METRICS_STAY
-from tests.apps.strangers import CLIENTS as STRANGERS
-from tests.apps.strangers import EVERY_APP, ROUNDS, written
+from tests.apps import test_strangers as strangers
 from tests.apps.test_same_bits import NETWORK
 from tests.processes import environment, free_port, wait_until
 from tests.repository import FILES, ROOT
@@ -239,10 +238,11 @@ def test_flwr_run_plays_apps_of_strangers(superlink: SuperLink, tmp_path: Path) 
     """On two nodes that hold eight clients each; the run directory, which the last one does not
     name, is where the log says."""
     superlink.start_supernodes(*PARTS)
-    for app, kind in EVERY_APP:
+    for app, kind in strangers.EVERY_APP:
         out = tmp_path / f"run-{kind}" if app == "torch_app" else None
-        said = superlink.play(written(app, tmp_path / kind, kind), run_directory=str(out or ""))
+        folder = strangers.written(app, tmp_path / kind, kind)
+        said = superlink.play(folder, run_directory=str(out or ""))
         told = Path(re.findall(r"run directory: (.*\S)", said)[-1])
         assert told == out if out else told.parent == superlink.home / "runs"
         assert said.count(METRICS_STAY) == 1
-        assert list(fs.Result(told).metrics["n_reports"]) == [STRANGERS] * ROUNDS
+        assert list(fs.Result(told).metrics["n_reports"]) == [strangers.CLIENTS] * strangers.ROUNDS

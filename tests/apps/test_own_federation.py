@@ -1,10 +1,15 @@
-"""A user's own app on a node: its updates or records, clipped, with each client's own noise."""
+"""A user's own app on a node: its updates or records, clipped, with each client's own noise; and
+the memory that its run holds."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import math
+import subprocess
+import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,7 @@ from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, nodes, replies, reports_of
 from tests.oracles import gaussian_epsilon
+from tests.processes import environment, wait_until
 
 CLIENTS, DIMENSION, CLIP = 24, 6, 0.5
 GOAL = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
@@ -106,20 +112,24 @@ def test_a_nodes_threads_change_no_bit_of_a_seeded_run(entropy: str, threads: in
     assert used == [threads, threads]
 
 
-@pytest.mark.parametrize("engine", ["here", "flwr run"])
-def test_how_to_go_on_is_said_for_the_engine_that_plays(engine: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(run)}
-    expected = {
-        "here": f"fl-shuffle simulate --resume {run} --data-unchanged",
-        "flwr run": f"flwr run . --run-config \"run-directory='{run}' resume='data-unchanged'\"",
-    }
+@pytest.mark.parametrize(
+    ("observer", "told"),
+    [
+        (unobserved, "fl-shuffle simulate --resume {run} --data-unchanged"),
+        (None, "flwr run . --run-config \"run-directory='{run}' resume='data-unchanged'\""),
+    ],
+    ids=["here", "flwr run"],
+)
+def test_how_to_go_on_is_said_for_the_engine_that_plays(
+    observer: Any, told: str, tmp_path: Path
+) -> None:
+    run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(tmp_path)}
     # An app whose nodes are nobody's: a query is answered, training is not.
     with nodes(ShuffleClientApp(), **run_config) as grid:
-        grid.observer = None if engine == "flwr run" else unobserved
+        grid.observer = observer
         with pytest.raises(PrivacyBudgetError) as raised:
             server(grid, Context(1, 1, {}, RecordDict(), dict(run_config)))
-    assert str(raised.value).endswith(f"go on with: {expected[engine]}")
+    assert str(raised.value).endswith(f"go on with: {told.format(run=tmp_path)}")
 
 
 def test_nothing_but_reports_leaves_a_node() -> None:
@@ -387,3 +397,83 @@ def test_declared_training_composes_its_gaussian_steps(
     assert np.isnan(totals.proven).all() and np.isnan(totals.sum).all()
     assert not any(column.worst for column in accountant.lower_columns().values())
     assert worst is not None and worst.epsilon == pytest.approx(totals.headline[0])
+
+
+BIG = """
+run = { rounds = 3, jobs = 1 }
+data = { clients = 4 }
+privacy = { unit = "client", release = "sum" }
+app = { server = "big:server", client = "big:client" }
+"""
+APP = """
+import os
+import resource
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+
+from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
+from fl_shuffle.flower.messages import array_record  # Flower's own arrays are copies as bytes
+
+server, client = ServerApp(), ShuffleClientApp()
+
+
+@client.train()
+def train(message, context):
+    weight = message.content["arrays"]["w"].numpy()
+    weight += np.float32(0.001)
+    arrays = array_record({"w": weight}, shared=False)
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+
+@server.main()
+def main(grid, context):
+    first = array_record({"w": np.zeros(int(os.environ["SIZE"]), np.float32)}, shared=True)
+    ShuffleStrategy.of(context).start(grid=grid, initial_arrays=first)
+    with open("peak", "w") as file:
+        file.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="KiB are Linux's")
+def test_four_vectors_beside_the_reports(tmp_path: Path) -> None:
+    """Beside one report under way, and two of the app's own: what it starts from, what a client
+    has trained."""
+    (tmp_path / "big.toml").write_text(BIG)
+    (tmp_path / "big.py").write_text(APP)
+    size, peaks = 10_000_000, []
+    for number in (10, size):
+        command = ["fl-shuffle", "simulate", "big.toml", "--quiet", "--out", f"run-{number}"]
+        own = environment(SIZE=str(number))
+        subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, check=True)
+        peaks.append(1024 * int((tmp_path / "peak").read_text()))
+    assert (peaks[1] - peaks[0]) / (4 * size) < 4 + 1 + 2 + 0.5
+
+
+def test_nothing_of_a_request_waits_for_the_collector() -> None:
+    """Flower's views of a message's records are cycles: a model would stay for many rounds."""
+    app, given = ShuffleClientApp(), []
+
+    @app.train()
+    def kept(message: Message, context: Context) -> Message:
+        arrays = ArrayRecord({"w": Array(message.content["arrays"]["w"].numpy())})
+        given.extend(weakref.ref(each["w"]) for each in (message.content["arrays"], arrays))
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+    layout = Layout(("w",), ((5,),), ("float32",))
+    gc.collect()
+    gc.disable()
+    try:
+        with nodes(app, tables=settings()) as grid:
+            arrays = layout.record(np.zeros(5, np.float32))
+            request = TrainRequest(1, np.arange(3)).message(arrays, 2)
+            reply = next(iter(grid.send_and_receive([request])))
+            given.append(weakref.ref(reply.content["report"]["reports"]))
+            assert len(given) == 7 and given[-1]() is not None
+            del reply, request, arrays
+            # The node's thread lets go of its task a moment after it has answered.
+            wait_until(lambda: not any(each() for each in given), 30.0, "something stays")
+    finally:
+        gc.enable()

@@ -11,8 +11,10 @@ forgotten weight makes mu at least 2 times what is claimed, forgotten colluders 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +24,47 @@ from scipy import stats
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.auditing.audit import Audit
 from fl_shuffle.auditing.canaries import Canaries, Scene, most_exposed, position_error, size_error
 from fl_shuffle.auditing.effort import AuditSettings, Clock
-from fl_shuffle.auditing.findings import Finding
-from fl_shuffle.auditing.games import Attack, Claims, sums_game
+from fl_shuffle.auditing.findings import AuditReport, Finding
+from fl_shuffle.auditing.games import Attack, Claims, reports_game, sums_game
+from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.federation import Federation
-from tests.auditing.audit_settings import PERSONAL, config, played
+
+QUICK = AuditSettings(trials=100, reports=60_000, seconds=600.0)
+PERSONAL = {"distribution": "uniform", "low": 0.5, "high": 2.0}
+
+
+def played(
+    settings: Config, *, factor: float = 1.0, dimension: int = 8, how: AuditSettings = QUICK
+) -> AuditReport:
+    """The games on reports against the right claims, with noise `factor` times too small (on a
+    grid as fine)."""
+    audit = Audit(settings, dimension, how)
+    source = honest = audit.canaries()
+    if factor != 1.0:
+        plan = honest.plan
+        weaker = dataclasses.replace(plan, scale=plan.scale / factor, step=plan.step / 64.0)
+        source = Canaries(settings, dimension=dimension, seed=how.seed, plan=weaker)
+    attack = dataclasses.replace(audit.attack(source), claims=Claims(settings, honest))
+    findings = tuple(reports_game(attack, how.reports, Clock(how.seconds)))
+    return AuditReport("test", settings.privacy.unit, 0, 0, "", how.confidence, findings)
+
+
+def config(clients: int = 20, **sections: dict[str, Any]) -> Config:
+    base: dict[str, dict[str, Any]] = {
+        "run": {"rounds": 3},
+        "data": {"clients": clients},
+        "privacy": {"unit": "client", "randomizer": "gaussian"},
+        "budgets": {"distribution": "constant", "epsilon": 1.0, "delta": 1e-5},
+    }
+    for name, values in sections.items():
+        base.setdefault(name, {}).update(values)
+    return parse_config(base)
+
 
 LAPLACE = config(50, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
 LAPLACE_RECORD = config(privacy={"unit": "record", "randomizer": "laplace"}, data={"records": 5})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,3 +48,10 @@ def text_analyzer(reports: torch.Tensor) -> str:
 
 def nan_analyzer(reports: torch.Tensor) -> torch.Tensor:
     return reports.mean(dim=0) * float("nan")
+
+
+def too_quiet(
+    mean: np.ndarray, epsilon0: float, delta0: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Far less noise than the declared budget needs."""
+    return mean + generator.laplace(scale=1e-3, size=mean.shape)
