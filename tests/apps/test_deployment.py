@@ -200,31 +200,25 @@ def test_the_server_gets_what_the_shuffler_releases(
     made += ["--clients", str(CLIENTS), "--min-reports", "4", "--sites", "2"]
     assert main(["shuffler", "init", str(store), *made]) == 0
     superlink.start("shuffler", "fl-shuffle", "shuffler", "serve", str(store))
-    superlink.start_supernodes(
-        *(
-            f'{part} shuffler="{passes}/site-{site}.json" analyzer-key="{key}.pub"'
-            for site, part in enumerate(PARTS)
-        )
-    )
-    for release, rounds, analyzer_key in (("reports", 2, str(key)), ("sum", 1, "")):
-        apart = f"privacy.shuffler=apart;privacy.min_reports=4;privacy.release={release}"
+    own = (f'shuffler="{passes}/site-{site}.json" analyzer-key="{key}.pub"' for site in (0, 1))
+    superlink.start_supernodes(*map(" ".join, zip(PARTS, own, strict=True)))
+    common = "privacy.shuffler=apart;privacy.min_reports=4;run.entropy=system"
+    for release, rounds, analyzer_key, headline, told in (
+        ("reports", 2, str(key), "proven", "`proven` holds towards the server's operator"),
+        ("sum", 1, "", "sum", "the server gets the sum alone"),
+    ):
         superlink.play(
             ROOT,
             config=str(small),
-            overrides=f"{apart};run.rounds={rounds};run.entropy=system",
+            overrides=f"{common};privacy.release={release};run.rounds={rounds}",
             run_directory=str(tmp_path / release),
             shuffler=str(passes / "analyzer.json"),
             analyzer_key=analyzer_key,
         )
-    said = superlink.said("shuffler")
-    assert said.count(f"closed with {CLIENTS} reports") == 3 and "node" not in said
-
-    for release, headline, told in (
-        ("reports", "proven", "`proven` holds towards the server's operator"),
-        ("sum", "sum", "the server gets the sum alone"),
-    ):
         said_of = summary(tmp_path / release)
         assert said_of["headline"] == headline and told in json.dumps(said_of["assumptions"])
+    said = superlink.said("shuffler")
+    assert said.count(f"closed with {CLIENTS} reports") == 3 and "node" not in said
     superlink.end()
     # Nothing is left with the shuffler once the steps are durable.
     with sqlite3.connect(store / "shuffler.sqlite") as database:

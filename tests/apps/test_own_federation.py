@@ -28,14 +28,12 @@ from flwr.app import (
 )
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import fl_shuffle as fs
 from benchmarks.chaos.hostile import Silent
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.data.task import Task, load_task
+from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
@@ -43,7 +41,7 @@ from fl_shuffle.flower.configured import NOT_TAKEN
 from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.runs.events import unobserved
-from tests.one_node import App, nodes, replies, reports_of
+from tests.one_node import App, OneNode, nodes, replies, reports_of
 from tests.oracles import gaussian_epsilon
 from tests.processes import environment, wait_until
 
@@ -264,40 +262,28 @@ BUILT_IN: dict[str, Any] = {
 }
 
 
-def task() -> Task:
-    return load_task(parse_config(BUILT_IN))
+def test_with_its_records_it_is_a_client_of_the_framework() -> None:
+    """The same records: the same reports but for last bits, the same bill of every client."""
+    config = parse_config(BUILT_IN)
+    own_config = {**BUILT_IN, "app": settings()["app"]}
+    task = load_task(config)
+    weights = task.model(config).state_dict()
 
+    def digits(context: Context) -> tuple[Tensor, np.ndarray]:
+        number = int(context.node_config["partition-id"])
+        start, end = task.offsets[number : number + 2]
+        return task.inputs[start:end], task.labels[start:end].numpy()
 
-def digits(context: Context) -> tuple[Tensor, np.ndarray]:
-    number = int(context.node_config["partition-id"])
-    start, end = task().offsets[number : number + 2]
-    return task().inputs[start:end], task().labels[start:end].numpy()
-
-
-silos, silo = ServerApp(), ShuffleClientApp(records=digits, model=lambda: nn.Linear(64, 10))
-
-
-@silos.main()
-def serve_silos(grid: Grid, context: Context) -> None:
-    made = task().model(parse_config(BUILT_IN)).state_dict()
-    first = dict(zip(["weight", "bias"], made.values(), strict=True))
-    ShuffleStrategy.of(context).start(grid, ArrayRecord(first))
-
-
-def test_with_its_records_it_is_the_run_of_the_framework(tmp_path: Path) -> None:
-    """The same records, the same model but for last bits, the same bill of every client."""
-    app = {"server": f"{__name__}:silos", "client": f"{__name__}:silo"}
-    own = fs.simulate({**BUILT_IN, "app": app}, out=tmp_path / "own")
-    built_in = fs.simulate(BUILT_IN, out=tmp_path / "built_in")
+    silo = ShuffleClientApp(records=digits, model=lambda: nn.Sequential(nn.Linear(64, 10)))
+    request, node = TrainRequest(1, np.arange(12)), OneNode(config, task)
+    (own,) = replies(silo, ArrayRecord(weights), request, tables=own_config)
+    built_in = node.reports(request, torch.cat([each.flatten() for each in weights.values()]))
+    assert reports_of(own) == pytest.approx(built_in, abs=1e-5)
     first, second = (
-        {each.shape: each for each in load_file(tmp_path / name / "model.safetensors").values()}
-        for name in ("own", "built_in")
+        node.federation.randomizers,
+        RunParts.made_of(parse_config(own_config)).randomizers,
     )
-    assert first.keys() == second.keys()
-    assert all(torch.allclose(first[shape], second[shape], atol=1e-5) for shape in first)
-    for number in range(12):
-        assert own.ledger.client(number).epsilon == built_in.ledger.client(number).epsilon
-    assert own.ledger.record.classes == built_in.ledger.record.classes
+    assert first.classes == second.classes and list(first.class_of) == list(second.class_of)
 
 
 def means(

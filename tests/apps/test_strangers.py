@@ -186,7 +186,6 @@ SEEN_BY_CLIENTS: list[Mistake] = [
 SEEN_BEFORE: list[Mistake] = [
     # How the apps are put together.
     ("records", {", model=Net": ""}, r"records=\.\.\. and model=\.\.\. go together"),
-    ("records", {"records=load_data, ": ""}, r"records=\.\.\. and model=\.\.\. go together"),
     ("updates", {"mods=[count_calls]": "loss=print"}, r"and loss=\.\.\. with them"),
     ("updates", {"mods=[count_calls]": "client_fn=print"}, r"Message API.*@app\.train\(\)"),
     ("records", {"records = 20\n": ""}, r"data\.records = 0: with privacy\.unit"),

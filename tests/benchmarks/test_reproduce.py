@@ -1,10 +1,15 @@
 """scripts/reproduce: targets in fast mode, resumption, and what is published under
-docs/reproduction and in the README: one accounting, today's settings. A printed pair, by hand."""
+docs/reproduction and in the README: one accounting, today's settings. A printed pair, by hand.
+
+Benchmarks of speed run from end to end, times are not looked at; the page of accuracies says what
+was measured, of rows that can be played."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from benchmarks import accounting, kernels, simulation
+from benchmarks.records import PAGE, TRUSTED, page, read
 from benchmarks.reproduction import (
     chen2024_gspa,
     chen2024_renyi,
@@ -35,6 +42,7 @@ from benchmarks.reproduction.published import gspa_exact_curve
 from benchmarks.tables import read_csv, write_csv
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.errors import NotApplicableError
 from tests.oracles import clone_pair, hockey_stick, krr_matrix, worst_delta
 from tests.repository import ROOT
@@ -182,13 +190,10 @@ def test_published_epsilons_are_the_present_accountants(
         execute(all_targets()[name], options)
     for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL):
         (row,) = read_csv(tmp_path / path)
-        (published,) = (
-            each
-            for each in read_csv(PUBLISHED / path)
-            if each["configuration"] == row["configuration"]
-        )
+        published = {each["configuration"]: each for each in read_csv(PUBLISHED / path)}
+        told = published[row["configuration"]]
         for key, value in row.items():
-            assert value == published[key] or float(value) == pytest.approx(float(published[key]))
+            assert value == told[key] or float(value) == pytest.approx(float(told[key]))
 
 
 def test_the_published_results_have_the_present_settings() -> None:
@@ -225,3 +230,51 @@ def test_the_printed_pair_of_the_renyi_paper_is_not_a_bound() -> None:
     )
     assert printed < 0.5 * right
     assert standard_clone(epsilon0, n, epsilon=epsilon).delta >= right
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    def play(main: Callable[[], int], *arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        monkeypatch.chdir(tmp_path)
+        return main()
+
+    return play
+
+
+@pytest.mark.slow
+def test_rounds_are_measured_beside_their_floor(run: Run) -> None:
+    assert run(simulation.main, "--smoke", "--csv", "table.csv") == 0
+    rows = {row["engine"]: row for row in read_csv(Path("table.csv"))}
+    assert set(rows) == {"floor", "ours", "pooled"}
+    for row in rows.values():
+        given = tuple(row[name] for name in ("clients", "records", "d", "rounds", "note"))
+        assert given == ("40", "5", "610", "3", "")
+    assert float(rows["ours"]["wall_over_ours"]) == 1.0
+
+
+def test_kernels_and_the_accountant_are_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gradients are compared with the floor's first, and it ends where they differ."""
+    monkeypatch.setattr(kernels, "CLIENTS", 8)
+    monkeypatch.setattr(kernels, "RECORDS", 20)
+    monkeypatch.setattr(kernels, "VARIATES", 1 << 12)
+    assert run(kernels.main, "gradients", "--seconds", "0") == 0
+    assert run(kernels.main, "noise", "--dimension", "40", "--seconds", "0") == 0
+    assert run(accounting.main, "--smoke") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 7 + 2
+
+
+def test_the_page_is_that_of_the_numbers() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text, read()) == text
+
+
+def test_every_row_can_be_played() -> None:
+    for row in read():
+        for changes in (row["settings"], {**row["settings"], **(row[TRUSTED] or {})}):
+            resolve_config(str(ROOT / "configs" / f"{row['config']}.toml"), changes)

@@ -325,7 +325,6 @@ def test_numbers_survive_csv_and_json(run: Path, tmp_path: Path) -> None:
         ("ledger nowhere", "not a run directory"),
         ("runs nowhere", "is no folder"),
         ("runs empty", "there is no run"),
-        ("report nowhere", "not a run directory"),
         ("report broken", "ledger"),
         ("report metrics", "metrics"),
         ("report started", "started of meta"),
