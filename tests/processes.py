@@ -45,6 +45,20 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
+def printed(*command: str, folder: Path | None = None, **variables: str) -> str:
+    """What such a program prints, which ends well."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def free_port() -> int:
     """Of this machine."""
     with socket.socket() as probe:

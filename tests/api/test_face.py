@@ -6,7 +6,6 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -22,19 +21,12 @@ from fl_shuffle import plugins
 from fl_shuffle.configuration.reading import SETTINGS, resolve_config, value_of
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import RoundOutcome
+from tests.processes import printed
 from tests.repository import FILES, ROOT
 from tests.small_federation import SMALL
 
 OWN = "tests.cli.own_parts:too_quiet"
 CONFIG = tomllib.loads(SMALL)
-
-
-def python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def documented() -> list[str]:
@@ -58,7 +50,7 @@ assert fl_shuffle.__version__ and "simulate" in dir(fl_shuffle) and "bound" in d
 assert [parser_of(name) for name in SUBCOMMANDS]
 print({"numpy", "scipy", "torch", "flwr", "numba", "matplotlib", "rich"} & set(sys.modules))
 """
-    assert python(code).strip() == "set()"
+    assert printed(sys.executable, "-c", code).strip() == "set()"
 
 
 def test_the_accountant_needs_numpy_and_scipy_only() -> None:
@@ -73,7 +65,7 @@ found = accounting.bound(accounting.Question(**asked))
 installed = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
 print(len(names), found.status, [name for name in installed if name.lstrip("_").isidentifier()])
 """
-    count, status, loaded = python(code).split(maxsplit=2)
+    count, status, loaded = printed(sys.executable, "-c", code).split(maxsplit=2)
     assert int(count) > 40 and status == "proven"
     others = {"torch", "flwr", "numba", "dp_accounting", "sklearn", "rich", "matplotlib", "mpmath"}
     assert not others & set(re.findall(r"\w+", loaded)), loaded

@@ -29,7 +29,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.run_words import METRICS_STAY
 from tests.apps import test_strangers as strangers
 from tests.apps.test_same_bits import NETWORK
-from tests.processes import environment, free_port, wait_until
+from tests.processes import environment, free_port, printed, wait_until
 from tests.repository import FILES, ROOT
 from tests.small_federation import Play, model_bytes, summary
 
@@ -120,9 +120,8 @@ def superlink(tmp_path: Path) -> Iterator[SuperLink]:
 
 
 def test_every_module_and_every_data_file_is_in_the_bundle(tmp_path: Path) -> None:
-    command = ["flwr", "build", "--app", str(ROOT)]
-    own = environment(FLWR_HOME=str(tmp_path / "home"))
-    subprocess.run(command, cwd=tmp_path, env=own, check=True, capture_output=True)
+    home = str(tmp_path / "home")
+    printed("flwr", "build", "--app", str(ROOT), folder=tmp_path, FLWR_HOME=home)
     (packed,) = tmp_path.glob("*.fab")
     with zipfile.ZipFile(packed) as archive:
         held = set(archive.namelist())
@@ -144,8 +143,7 @@ def test_flower_installs_nothing_before_it_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "uv", "sync", "--python", sys.executable, "--offline"]
     command += ["--no-install-project", "--no-install-package", "flwr", "--inexact"]
     made = tmp_path / "environment"
-    own = environment(UV_PROJECT_ENVIRONMENT=str(made))
-    subprocess.run(command, cwd=tmp_path, env=own, check=True)
+    printed(*command, folder=tmp_path, UV_PROJECT_ENVIRONMENT=str(made))
     assert made.is_dir() and not list(made.rglob("*.dist-info"))
 
 

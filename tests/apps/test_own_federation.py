@@ -7,8 +7,8 @@ import gc
 import inspect
 import json
 import math
-import subprocess
 import sys
+import tomllib
 import weakref
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from benchmarks.chaos.hostile import Silent
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
@@ -43,7 +43,8 @@ from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, OneNode, nodes, replies, reports_of
 from tests.oracles import gaussian_epsilon
-from tests.processes import environment, wait_until
+from tests.processes import printed, wait_until
+from tests.small_federation import SMALL
 
 CLIENTS, DIMENSION, CLIP = 24, 6, 0.5
 GOAL = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
@@ -253,19 +254,10 @@ def test_names_shapes_and_types_come_back_as_they_went() -> None:
             Layout.of(record)
 
 
-BUILT_IN: dict[str, Any] = {
-    "run": {"rounds": 3},
-    "data": {"clients": 12, "records": 20},
-    "privacy": {"unit": "record", "clip_norm": CLIP},
-    "budgets": {"distribution": "uniform", "low": 1.0, "high": 4.0},
-    "server": {"learning_rate": 0.5},
-}
-
-
 def test_with_its_records_it_is_a_client_of_the_framework() -> None:
     """The same records: the same reports but for last bits, the same bill of every client."""
-    config = parse_config(BUILT_IN)
-    own_config = {**BUILT_IN, "app": settings()["app"]}
+    config = resolve_config(tomllib.loads(SMALL), {"privacy.unit": "record", "data.records": 20})
+    own_config = {**config.to_dict(), "app": settings()["app"]}
     task = load_task(config)
     weights = task.model(config).state_dict()
 
@@ -431,9 +423,8 @@ def test_four_vectors_beside_the_reports(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_text(APP)
     size, peaks = 10_000_000, []
     for number in (10, size):
-        command = ["fl-shuffle", "simulate", "big.toml", "--quiet", "--out", f"run-{number}"]
-        own = environment(SIZE=str(number))
-        subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, check=True)
+        run = "--quiet", "--out", f"run-{number}"
+        printed("fl-shuffle", "simulate", "big.toml", *run, folder=tmp_path, SIZE=str(number))
         peaks.append(1024 * int((tmp_path / "peak").read_text()))
     assert (peaks[1] - peaks[0]) / (4 * size) < 4 + 1 + 2 + 0.5
 

@@ -248,7 +248,6 @@ NEW = ["--quiet", "--out", "run", "--rounds", "1"]
         ),
         *(["simulate", "--budgets", name, *NEW] for name in ("budgets.csv", "/dev/zero", ".")),
         *(["simulate", "--quiet", "--rounds", "1", "--out", out] for out in ODD),
-        ["simulate", "--quiet", "--set", "run.out=/proc", "--rounds", "1"],
         *(["simulate", "--resume", name] for name in ("/proc", ".")),
         *(["report", name] for name in ("/proc", ".")),
         ["bound", "--matrix", "/dev/zero", "--clients", "9", "--delta", "1e-6"],

@@ -43,13 +43,6 @@ def page(run: Path) -> str:
     return write_report([read_run(run)]).read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def together(run: Path) -> str:
-    # The same run twice: both halves of the page say the same, and must be told apart by name.
-    path = write_report([read_run(each) for each in (run, run)], run.parent / "page.html")
-    return path.read_text(encoding="utf-8")
-
-
 def opened(text: str, folder: Path) -> tuple[str, str]:
     """The page after its scripts, and what the browser logged of its console."""
     file = folder / "page.html"
@@ -88,8 +81,10 @@ def test_the_two_numbers_are_above_the_fold(page: str, tmp_path: Path) -> None:
         assert all(0 < place <= WIDTHS[int(width)] for place in answer["places"].values()), answer
 
 
-def test_nothing_is_wider_than_the_screen(page: str, together: str, tmp_path: Path) -> None:
-    for text in (page, together):
+def test_nothing_is_wider_than_the_screen(page: str, run: Path, tmp_path: Path) -> None:
+    # The same run twice: both halves of the page say the same, and must be told apart by name.
+    together = write_report([read_run(run)] * 2, tmp_path / "together.html")
+    for text in (page, together.read_text(encoding="utf-8")):
         for answer in probed(text, "layout", tmp_path).values():
             assert answer["beyond"] == 0
     wide = page.replace("<h2>", '<div style="width: 1400px">wide</div><h2>', 1)

@@ -9,7 +9,6 @@ import json
 import math
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from fl_shuffle.report.meaning import Policy, best_guess, odds_factor
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES, clients_table
 from tests.crashes import Crashing
+from tests.processes import printed
 from tests.report.reading import Page
 from tests.small_federation import Launch
 
@@ -281,16 +281,12 @@ def test_a_changed_client_is_reported(
 def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> None:
     missing = "torch,torchvision,flwr,grpc,ray,numba,pandas,safetensors"
     shown = tmp_path / "page.html"
-    done = subprocess.run(
-        [sys.executable, "-c", READ, missing, str(run), str(shown)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert shown.is_file() and str(shown) in done.stdout
+    said = printed(sys.executable, "-c", READ, missing, str(run), str(shown))
+    assert shown.is_file() and str(shown) in said
     bill = fs.Result(run).ledger.client(3)
-    assert f"reported in {bill.rounds} rounds" in done.stdout
-    assert f"proven {bill.epsilon:.4g}" in done.stdout
-    assert done.stdout.startswith("round,attempt,client\n") and "\nassumption: " in done.stdout
+    assert f"reported in {bill.rounds} rounds" in said
+    assert f"proven {bill.epsilon:.4g}" in said
+    assert said.startswith("round,attempt,client\n") and "\nassumption: " in said
 
 
 def numbers(cells: Iterable[Any]) -> list[float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,11 @@ from tests.processes import (
     END_SECONDS,
     MARK,
     START_SECONDS,
-    environment,
     linux,
     marked,
     marking,
     playing,
+    printed,
     wait_until,
 )
 from tests.small_federation import model_bytes, summary
@@ -42,13 +42,7 @@ def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path) -> None:
     """In processes of their own, which know of this repository as of an installed package."""
     pytest.importorskip("ray")
 
-    def run(*command: str, **variables: str) -> None:
-        own = environment(PYTEST_ADDOPTS="", **variables)  # not those of this suite
-        done = subprocess.run(
-            [sys.executable, "-m", *command], env=own, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
+    run = partial(printed, sys.executable, "-m", PYTEST_ADDOPTS="")  # not those of this suite
     run("pytest", "-q", "-p", "no:cacheprovider", "tests")
     simulate = "fl_shuffle", "simulate", "config.toml", "--quiet", "--rounds=5"
     run(*simulate, "--out", "run")
