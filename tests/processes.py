@@ -88,6 +88,11 @@ def marked(mark: str) -> set[int]:
     return found
 
 
+def require_ended(mark: str) -> None:
+    """Every process with this mark ends soon."""
+    wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
+
+
 @contextmanager
 def marking() -> Iterator[str]:
     """A mark for processes; those that still have it are killed in the end."""

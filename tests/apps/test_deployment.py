@@ -55,14 +55,10 @@ class SuperLink:
         self.start("link", "flower-superlink", "--insecure", "--host", host, "--port", port)
 
     def start(self, name: str, *command: str) -> None:
-        with (self.home / f"{name}.log").open("wb") as log:
+        own, said = environment(FLWR_HOME=str(self.home / name)), self.home / f"{name}.log"
+        with said.open("wb") as log:
             process = subprocess.Popen(
-                command,
-                env=environment(FLWR_HOME=str(self.home / name)),
-                cwd=self.home,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command, env=own, cwd=self.home, stdout=log, stderr=log, start_new_session=True
             )
         self.processes.append(process)
 
@@ -102,12 +98,7 @@ class SuperLink:
             process.wait()
 
     def _flwr(self, *arguments: str) -> str:
-        own = environment(FLWR_HOME=str(self.home / "flwr"))
-        done = subprocess.run(
-            ["flwr", *arguments], env=own, cwd=self.home, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        return done.stdout
+        return printed("flwr", *arguments, folder=self.home, FLWR_HOME=str(self.home / "flwr"))
 
 
 @pytest.fixture

@@ -84,12 +84,8 @@ def settings(entropy: str = "seeded", **privacy: Any) -> dict[str, Any]:
 
 def ask(app: App, first: int, count: int, **how: Any) -> Message:
     """What one node answers for these clients."""
-    return replies(
-        app,
-        model(),
-        TrainRequest(1, np.arange(first, first + count)),
-        **{"tables": settings(), **how},
-    )[0]
+    request = TrainRequest(1, np.arange(first, first + count))
+    return replies(app, model(), request, **{"tables": settings(), **how})[0]
 
 
 @pytest.mark.parametrize(("entropy", "threads"), [("seeded", 1), ("system", 2)])
@@ -267,15 +263,12 @@ def test_with_its_records_it_is_a_client_of_the_framework() -> None:
         return task.inputs[start:end], task.labels[start:end].numpy()
 
     silo = ShuffleClientApp(records=digits, model=lambda: nn.Sequential(nn.Linear(64, 10)))
-    request, node = TrainRequest(1, np.arange(12)), OneNode(config, task)
+    request, every = TrainRequest(1, np.arange(12)), [*map(torch.flatten, weights.values())]
     (own,) = replies(silo, ArrayRecord(weights), request, tables=own_config)
-    built_in = node.reports(request, torch.cat([each.flatten() for each in weights.values()]))
+    built_in = OneNode(config, task).reports(request, torch.cat(every))
     assert reports_of(own) == pytest.approx(built_in, abs=1e-5)
-    first, second = (
-        node.federation.randomizers,
-        RunParts.made_of(parse_config(own_config)).randomizers,
-    )
-    assert first.classes == second.classes and list(first.class_of) == list(second.class_of)
+    plan, planned = RunParts.made_of(parse_config(own_config)).randomizers, task.plan
+    assert plan.classes == planned.classes and list(plan.class_of) == list(planned.class_of)
 
 
 def means(

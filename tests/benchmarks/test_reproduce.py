@@ -24,19 +24,11 @@ from benchmarks.reproduction import (
     chen2024_gspa,
     chen2024_renyi,
     command,
+    core,
     publish,
     su2025,
     training,
     training_runs,
-)
-from benchmarks.reproduction.core import (
-    Options,
-    Result,
-    Settings,
-    Target,
-    all_targets,
-    execute,
-    finished,
 )
 from benchmarks.reproduction.published import gspa_exact_curve
 from benchmarks.tables import read_csv, write_csv
@@ -59,7 +51,7 @@ def number(text: str) -> Any:
 
 def run_fast(name: str, out: Path) -> dict[str, list[Any]]:
     """The tables (numbers where they are numbers) of a fast run."""
-    entry = execute(all_targets()[name], Options(out, fast=True))
+    entry = core.execute(core.all_targets()[name], core.Options(out, fast=True))
     for figure in entry["figures"]:
         assert (out / name / figure).read_bytes().startswith(b"\x89PNG")
     assert "nan" not in f"{entry['reproduction']} {entry['honest']}".split()
@@ -104,12 +96,12 @@ def test_finished_targets_are_skipped_until_something_changes(
     texts["honest"] = "fast {{ fast }}, {{ bounds | span }}"
     settings, runs = {"setting": 1}, []
 
-    def run(options: Options, settings: Settings) -> Result:
+    def run(options: core.Options, settings: core.Settings) -> core.Result:
         runs.append(options.fast)
         facts = {"fast": options.fast, "bounds": [0.5, 0.25]}
-        return Result({"numbers": [{"a": 1}, {"b": 2}]}, {"plot": Figure()}, facts)
+        return core.Result({"numbers": [{"a": 1}, {"b": 2}]}, {"plot": Figure()}, facts)
 
-    toy = Target("toy", run, {**texts, "settings": settings})
+    toy = core.Target("toy", run, {**texts, "settings": settings})
     monkeypatch.setattr(command, "all_targets", lambda: {"toy": toy})
     arguments = ["toy", "--out", str(tmp_path)]
     assert command.main(["publish", *arguments[1:]]) == 2
@@ -137,9 +129,9 @@ def test_finished_targets_are_skipped_until_something_changes(
     ],
 )
 def test_every_number_comes_from_a_run_directory(name: str, table: str, tmp_path: Path) -> None:
-    options, target = Options(tmp_path, fast=True), all_targets()[name]
-    entry = execute(target, options)
-    assert finished(target, options) is not None
+    options, target = core.Options(tmp_path, fast=True), core.all_targets()[name]
+    entry = core.execute(target, options)
+    assert core.finished(target, options) is not None
     # The page must never pass the small data off as MNIST.
     assert "digits" in entry["reproduction"]
     summaries = (tmp_path / "runs").glob("*/summary.json")
@@ -150,7 +142,7 @@ def test_every_number_comes_from_a_run_directory(name: str, table: str, tmp_path
 
 @pytest.mark.slow
 def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) -> None:
-    options = Options(tmp_path)
+    options = core.Options(tmp_path)
     small = ("data.source='digits'", "data.clients=20", "data.records=30", "run.rounds=2",
              training_runs.FAST_HOG)  # fmt: skip
     run = training_runs.train(options, "mnist_record_unif2", *small)
@@ -159,7 +151,7 @@ def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) ->
     for name, epsilon in counted.items():
         assert run.summary["columns"][name]["epsilon"] == pytest.approx(epsilon, rel=1e-9)
     assert counted["sum"] < 0.5 * counted["proven"]
-    fast = training_runs.accounted_epsilons(Options(tmp_path, fast=True), "mnist_clients")
+    fast = training_runs.accounted_epsilons(core.Options(tmp_path, fast=True), "mnist_clients")
     assert fast["sum"] < fast["local"]
 
 
@@ -185,9 +177,9 @@ def test_published_epsilons_are_the_present_accountants(
         training, "RECORD", {"mnist_record_mixed": training.RECORD["mnist_record_mixed"]}
     )
     monkeypatch.setattr(training, "CLIENTS", {0.5: training.CLIENTS[0.5]})
-    options = Options(tmp_path, measured=PUBLISHED)
+    options = core.Options(tmp_path, measured=PUBLISHED)
     for name in (path.parent.name for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL)):
-        execute(all_targets()[name], options)
+        core.execute(core.all_targets()[name], options)
     for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL):
         (row,) = read_csv(tmp_path / path)
         published = {each["configuration"]: each for each in read_csv(PUBLISHED / path)}
@@ -197,9 +189,11 @@ def test_published_epsilons_are_the_present_accountants(
 
 
 def test_the_published_results_have_the_present_settings() -> None:
-    options = Options(PUBLISHED)
-    for target in all_targets().values():
-        assert finished(target, options) is not None, f"{target.name}: run it and publish again"
+    options = core.Options(PUBLISHED)
+    for target in core.all_targets().values():
+        assert core.finished(target, options) is not None, (
+            f"{target.name}: run it and publish again"
+        )
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     assert size < 3_000_000
 

@@ -10,17 +10,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.cli import main
-from tests.processes import (
-    END_SECONDS,
-    MARK,
-    START_SECONDS,
-    linux,
-    marked,
-    marking,
-    playing,
-    printed,
-    wait_until,
-)
+from tests.processes import MARK, START_SECONDS, linux, marking, playing, printed, require_ended
 from tests.small_federation import model_bytes, summary
 
 FLOWER = "--engine", "flwr", "--jobs", "1"
@@ -51,7 +41,7 @@ def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path) -> None:
     assert main(["report", "run"]) == 0
     with marking() as mark:
         run(*simulate, *FLOWER, "--out", "flower run", **{MARK: mark})
-        wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
+        require_ended(mark)
     assert model_bytes(app / "run") == model_bytes(app / "flower run")
     # Linters of its owner find nothing to say.
     run("ruff", "check", "--isolated", ".")
@@ -65,7 +55,7 @@ def test_on_ctrl_c_nothing_of_flwr_run_stays(app: Path) -> None:
     with playing(app / "flower run", "config.toml", *FLOWER) as (process, mark):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=START_SECONDS) == 130
-        wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
+        require_ended(mark)
 
 
 def test_flwr_run_wants_an_app_that_takes_its_settings(

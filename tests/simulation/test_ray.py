@@ -24,7 +24,7 @@ from tests.processes import (
     linux,
     marked,
     playing,
-    wait_until,
+    require_ended,
 )
 from tests.small_federation import Launch, Play, model_bytes, rows, summary
 
@@ -58,7 +58,7 @@ def test_no_process_of_a_run_outlives_its_command(
         assert beside.returncode == 2 and int(number) in marked(mark)
     process.send_signal(signal.Signals[how])
     process.wait(timeout=END_SECONDS)
-    wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
+    require_ended(mark)
     played = lines(tmp_path / "run")
     # What was played is on the bill (the last round with the next one's reservation; the file of
     # metrics has a head), and nothing is added.
