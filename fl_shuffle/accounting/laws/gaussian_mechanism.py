@@ -21,6 +21,8 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_ope
 
 NEWTON_NEAR = 1e-12
 """Newton's answer is tried so far above and below, relatively, before bisection."""
+NEWTON_FAR = 1e-10
+"""Then so far, of one epsilon: among small ones the profile's own digits end before."""
 NEWTON_STEPS = 12
 """Newton's method converges in five: more steps mean that bisection is due."""
 LAST_BITS = 2e-12
@@ -122,12 +124,14 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
     # One call of the profile confirms what Newton's method proposes; where it does not, all is
     # done as for many.
-    tried = _newton_epsilon(target, mu) * np.array([0.0, 1.0 - NEWTON_NEAR, 1.0 + NEWTON_NEAR])
-    at_zero, below, above = gaussian_profile(tried, mu).tolist()
-    if at_zero <= target:
+    ends = 1.0 + np.array([-1.0, -NEWTON_NEAR, NEWTON_NEAR, -NEWTON_FAR, NEWTON_FAR])
+    tried = _newton_epsilon(target, mu) * ends
+    found = gaussian_profile(tried, mu).tolist()
+    if found[0] <= target:
         return 0.0
-    if below > target >= above:
-        return float(tried[2]) * (1.0 + INVERSE_ERROR)
+    for below in (1, 3):
+        if found[below] > target >= found[below + 1]:
+            return float(tried[below + 1]) * (1.0 + INVERSE_ERROR)
     return float(_epsilons(target, np.array([mu]))[0])
 
 
