@@ -22,7 +22,7 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_ope
 NEWTON_NEAR = 1e-12
 """Newton's answer is tried so far above and below, relatively, before bisection."""
 NEWTON_FAR = 1e-10
-"""Then so far, of one epsilon: among small ones the profile's own digits end before."""
+"""Where that fails, a single epsilon is tried so far: the profile is less exact for small ones."""
 NEWTON_STEPS = 12
 """Newton's method converges in five: more steps mean that bisection is due."""
 LAST_BITS = 2e-12
@@ -35,7 +35,7 @@ NEWTON_LAST_STEP = 1e-7
 """A smaller relative step of Newton's, from such starts, is the last: what it leaves is about its
 square."""
 FEW_MUS = 8
-"""So many epsilons are found sooner one by one than together."""
+"""Up to so many epsilons are found faster one by one than as arrays."""
 
 FloatArray = NDArray[np.float64]
 
@@ -124,8 +124,9 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
     # One call of the profile confirms what Newton's method proposes; where it does not, all is
     # done as for many.
-    ends = 1.0 + np.array([-1.0, -NEWTON_NEAR, NEWTON_NEAR, -NEWTON_FAR, NEWTON_FAR])
-    tried = _newton_epsilon(target, mu) * ends
+    near, far = NEWTON_NEAR, NEWTON_FAR
+    shares = np.array([0.0, 1.0 - near, 1.0 + near, 1.0 - far, 1.0 + far])
+    tried = _newton_epsilon(target, mu) * shares
     found = gaussian_profile(tried, mu).tolist()
     if found[0] <= target:
         return 0.0
