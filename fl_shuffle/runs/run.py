@@ -20,7 +20,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.declare import json_ready
-from fl_shuffle.durable_files import replace_file
+from fl_shuffle.durable_files import open_private, replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
@@ -144,7 +144,7 @@ class Run:
             self._last_checkpoint = now
             kept = store_state(self._directory.path, state)
             self.ledger.checkpoint(outcome.round_number, kept)
-        with (self._directory.path / METRICS).open("a", encoding="utf-8") as file:
+        with open_private(self._directory.path / METRICS, "a") as file:
             file.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(events.RoundFinished(outcome))

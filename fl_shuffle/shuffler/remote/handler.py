@@ -49,12 +49,12 @@ class RequestHandler:
             return self._begin(agreement, number, sent)
         if method == wire.CLOSE:
             return self._close(agreement, number)
-        if method == wire.FETCH:
-            first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
-            most = max(1, PAGE_BYTES // agreement.piece_bytes)
-            return b"".join(self._store.batch(agreement, number, first, most))
-        self._store.hand_over(agreement, number)
-        return b""
+        if method == wire.FINISH:
+            self._store.hand_over(agreement, number)
+            return b""
+        first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
+        most = max(1, PAGE_BYTES // agreement.piece_bytes)
+        return b"".join(self._store.batch(agreement, number, first, most))
 
     def _deliver(self, site: str, call: Call, sealed: bytes) -> None:
         """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
