@@ -1,4 +1,4 @@
-"""Sums over each client's records of output gradients times inputs, one layer at a time.
+"""Sums over each client's records of a layer's inputs times its output gradients.
 
 How exact they are is counted in `rounding`: replacing a record must not move a sum much further by
 its rounding than by itself.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -24,6 +24,17 @@ BATCHED_NUMBERS = 1 << 18
 """Products of clients that are made in one batched call: so many numbers."""
 
 
+def weighted(x: Tensor, error: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """A layer's inputs [n, fan_in] and output gradients [n, fan_out], the narrower ones times the
+    records' weights [n, 1].
+
+    Inputs then get one more column, the weights: its products are the bias's sums.
+    """
+    if x.shape[1] < error.shape[1]:
+        return torch.cat([x * weights, weights], 1), error
+    return x.contiguous(), error * weights
+
+
 class ClientSums:
     """Writes them into client rows [K, d]; every thread has its own working memory."""
 
@@ -31,50 +42,48 @@ class ClientSums:
         self._device = device
         self._of_thread = threading.local()
 
-    def write(self, rows: Tensor, layer: Layer, segment: Segment, error: Tensor, x: Tensor) -> None:
-        """One layer of a segment's rows: error [k, fan_out, n] times x [k, n, fan_in].
+    def write(self, rows: Tensor, layer: Layer, segment: Segment, x: Tensor, error: Tensor) -> None:
+        """One layer of a segment's rows: the products of `weighted` inputs [k, n, fan_in] and
+        output gradients [k, n, fan_out].
 
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """
         weight, bias = views_of(rows, layer)
         long = segment.size > TILE
-        together = 1 if long else max(1, BATCHED_NUMBERS // (layer.fan_in * layer.fan_out))
         product_of = self._long_product if long else self._product
+        together = 1 if long else max(1, BATCHED_NUMBERS // (layer.fan_in * layer.fan_out))
         for start in range(0, segment.count, together):
             own, some = segment.places(start, start + together), slice(start, start + together)
-            product, sums = product_of(error[some], x[some])
+            product, sums = _sums(layer, x[some], error[some], product_of)
             weight[own] = product.to(weight.dtype)
             if bias is not None:
                 bias[own] = sums.to(bias.dtype)
 
-    def add(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor) -> None:
-        """total [d] (float64) += one layer's sum: error [fan_out, n] times x [n, fan_in]."""
+    def add(self, total: Tensor, layer: Layer, x: Tensor, error: Tensor) -> None:
+        """total [d] (float64) += one layer's sums over any number of records."""
         weight, bias = views_of(total, layer)
-        product, sums = self._long_product(error[None], x[None])
+        product, sums = _sums(layer, x[None], error[None], self._long_product)
         weight += product[0]
         if bias is not None:
             bias += sums[0]
 
-    def _long_product(self, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _long_product(self, left: Tensor, right: Tensor) -> Tensor:
         """`_product` of one client's records, any number of them, in float64."""
-        _, fan_out, size = error.shape
-        total = self.buffer("total", 1, fan_out, x.shape[2], dtype=torch.float64).zero_()
-        total_sums = torch.zeros(1, fan_out, dtype=torch.float64, device=self._device)
+        _, size, rows = left.shape
+        columns = right.shape[2]
+        total = self.buffer("total", 1, rows, columns, dtype=torch.float64).zero_()
         for some, count in _tiles(size, max(1, BATCHED_NUMBERS // total.numel())):
             # Tiles lie side by side as clients do.
-            left = error[0, :, some].view(fan_out, count, -1).transpose(0, 1)
-            product, sums = self._product(left, x[0, some].view(count, -1, x.shape[2]))
-            total += product.sum(0, dtype=torch.float64)
-            total_sums += sums.sum(0, dtype=torch.float64)
-        return total, total_sums
+            tiles = left[0, some].view(count, -1, rows), right[0, some].view(count, -1, columns)
+            total += self._product(*tiles).sum(0, dtype=torch.float64)
+        return total
 
-    def _product(self, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out]."""
-        count, fan_out, size = error.shape
-        out = self.buffer("product", count, fan_out, x.shape[2])
-        if size == 1:
-            return torch.mul(error, x, out=out), error[:, :, 0]
-        return torch.bmm(error, x, out=out), error.sum(2)
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        """left [k, n, rows] times right [k, n, columns], summed over records."""
+        count, size, rows = left.shape
+        out = self.buffer("product", count, rows, right.shape[2])
+        turned = left.transpose(1, 2)
+        return torch.mul(turned, right, out=out) if size == 1 else torch.bmm(turned, right, out=out)
 
     def buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """This thread's array of that name and shape, which starts where the allocator puts one, at
@@ -96,3 +105,13 @@ def _tiles(size: int, together: int) -> Iterator[tuple[slice, int]]:
         yield slice(some[0].start, some[-1].stop), len(some)
     for rest in tiles[whole:]:
         yield rest, 1
+
+
+def _sums(
+    layer: Layer, x: Tensor, error: Tensor, product_of: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """k clients' sums for a layer's weight [k, fan_out, fan_in] and its bias [k, fan_out]."""
+    if x.shape[2] > layer.fan_in:
+        both = product_of(x, error)
+        return both[:, :-1].transpose(1, 2), both[:, -1]
+    return product_of(error, x), error.sum(1, dtype=torch.float64)

@@ -78,10 +78,8 @@ class Network:
                     x = part(x)
                     continue
                 kept, x = part.forward([views_of(parameters, own) for own in part.layers], x)
-                if not x.requires_grad:
-                    x.requires_grad_()
                 all_kept.append(kept)
-                results.append(x)
+                results.append(x.requires_grad_())
         return Trace(x, all_kept, results)
 
 

@@ -4,13 +4,13 @@ One pass back gives the gradient by every layer's result. A linear layer with in
 gradient e has the weight gradient e x^T and the bias gradient e, so where it meets one vector of
 each record, a record's squared l2 norm there is |e|^2 (|x|^2 + 1), and its l1 norm
 |e|_1 (|x|_1 + 1): no gradient is written out. Where a layer meets several vectors, the places of a
-picture, the record's gradient itself follows from both. A client's sum is one product, of output
-gradients with inputs, or of the records' clipping factors with their gradients.
+picture, the record's gradient itself follows from both. A client's sum is one product, of inputs
+with output gradients, or of the records' gradients with their clipping factors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,32 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.gradients.blocks import Segment, equal_pieces, packing_of_network, segments_of
-from fl_shuffle.gradients.client_sums import TILE, ClientSums
+from fl_shuffle.gradients.blocks import equal_pieces, packing_of_network, segments_of
+from fl_shuffle.gradients.client_sums import TILE, ClientSums, weighted
 from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
 from fl_shuffle.gradients.kernels import FLUSHED, clip_factor, powers_of
 from fl_shuffle.gradients.networks.chain import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error, move_error_float32
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What one pass over records leaves behind: each layer's inputs [n, fan_in] and output
-    gradients [fan_out, n], these weighted; the mark [n] of records that count as zero, None if
-    there is none."""
-
-    inputs: list[Tensor]
-    errors: list[Tensor]
-    nonfinite: Tensor | None
-
-    def of_segment(self, depth: int, segment: Segment) -> tuple[Tensor, Tensor]:
-        """The segment's errors [k, fan_out, n] and inputs [k, n, fan_in] of one layer."""
-        records = slice(segment.row, segment.row + segment.count * segment.size)
-        error, x = self.errors[depth][:, records], self.inputs[depth][records]
-        shape = segment.count, segment.size
-        return error.view(len(error), *shape).transpose(0, 1), x.view(*shape, -1)
 
 
 class NetworkEngine(GradientEngine):
@@ -105,14 +87,16 @@ class NetworkEngine(GradientEngine):
         sizes = torch.from_numpy(batch.sizes).to(self.device)
         shares = sizes.reciprocal().repeat_interleave(sizes)[index]
         limits = None if batch.limits is None else batch.limits.repeat_interleave(sizes)[index]
-        done = self._pass(parameters, batch, index, shares, limits)
-        if done.nonfinite is not None:
-            given = torch.zeros_like(done.nonfinite)
-            given[index] = done.nonfinite
+        layers, marks = self._pass(parameters, batch, index, shares, limits)
+        if marks is not None:
+            given = torch.zeros_like(marks)
+            given[index] = marks
             tally.add(given, batch.sizes)
         for segment in segments:
-            for depth, layer in enumerate(self._layers):
-                self._sums.write(rows, layer, segment, *done.of_segment(depth, segment))
+            records = slice(segment.row, segment.row + segment.count * segment.size)
+            for layer, sides in zip(self._layers, layers, strict=True):
+                x, error = (side[records].view(segment.count, segment.size, -1) for side in sides)
+                self._sums.write(rows, layer, segment, x, error)
 
     def _long_client(
         self, parameters: Tensor, batch: Batch, row: Tensor, tally: NonfiniteRecords
@@ -124,14 +108,13 @@ class NetworkEngine(GradientEngine):
         found = torch.zeros(size, dtype=torch.bool)
         for piece in equal_pieces(size, self.packing.records):
             limits = None if batch.limits is None else batch.limits.expand(size)[piece]
-            done = self._pass(parameters, batch, piece, shares[piece], limits)
-            if done.nonfinite is not None:
-                found[piece] = done.nonfinite.cpu()
-            for layer, error, x in zip(self._layers, done.errors, done.inputs, strict=True):
-                self._sums.add(total, layer, error, x)
+            layers, marks = self._pass(parameters, batch, piece, shares[piece], limits)
+            if marks is not None:
+                found[piece] = marks.cpu()
+            for layer, (x, error) in zip(self._layers, layers, strict=True):
+                self._sums.add(total, layer, x, error)
         row.copy_(total)
-        if bool(found.any()):
-            tally.add(found, batch.sizes)
+        tally.add(found, batch.sizes)
 
     def _block_update(
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
@@ -145,9 +128,13 @@ class NetworkEngine(GradientEngine):
         index: slice | Tensor,
         shares: Tensor,
         limits: Tensor | None,
-    ) -> Pass:
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         """Forth and back over the batch's records at `index`, each clipped to its of the limits
-        (None: not at all) and times its of the shares."""
+        (None: not at all) and times its of the shares.
+
+        Returns each layer's `weighted` inputs and output gradients, and the mark [n] of records
+        that count as zero, None if there is none.
+        """
         labels = batch.labels[index]
         given = batch.inputs[index]
         x = self._sums.buffer("records", *given.shape).copy_(given)
@@ -172,13 +159,12 @@ class NetworkEngine(GradientEngine):
         if batch.unusable is not None:
             weights = weights.masked_fill(batch.unusable[index], torch.nan)
         if limits is not None:
-            written = [gradients for part in found for gradients in part]
-            marks = without_nonfinite_(weights, *written, *trace.kept, *errors)
-        inputs, scaled = list[Tensor](), list[Tensor]()
+            marks = without_nonfinite_(weights, *chain(*found), *trace.kept, *errors)
+        layers = list[tuple[Tensor, Tensor]]()
         for gradients, kept, error in zip(found, trace.kept, errors, strict=True):
-            inputs += [values.flatten(1) for values in gradients] or [kept.contiguous()]
-            scaled += [weights[None]] * len(gradients) or [(error * weights[:, None]).T]
-        return Pass(inputs, scaled, marks)
+            layers += [(values.flatten(1), weights[:, None]) for values in gradients]
+            layers += [] if gradients else [weighted(kept, error, weights[:, None])]
+        return layers, marks
 
     def _lengths(
         self, found: list[list[Tensor]], kept: list[Tensor], errors: tuple[Tensor, ...]

@@ -53,7 +53,10 @@ class Product(Weighted):
 
     def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = views[0]
-        return x.detach(), functional.linear(x, weight, bias)
+        if bias is None or 4 * len(bias) > x.shape[1]:
+            return x.detach(), functional.linear(x, weight, bias)
+        # With few outputs, matrix libraries are faster where the records are columns.
+        return x.detach(), torch.addmm(bias[:, None], weight, x.T).T
 
     def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
         return []
