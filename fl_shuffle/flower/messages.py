@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -53,7 +53,7 @@ class _LocalArray(Array):
     """
 
     def __init__(self, values: NDArray[Any], *, shared: bool) -> None:
-        self.dtype = str(values.dtype)
+        self.dtype = _name_of(values.dtype)
         self.shape = tuple(values.shape)
         self.stype = "numpy.ndarray"
         self.values = values  # for who only reads
@@ -74,6 +74,8 @@ class _LocalArray(Array):
 
 
 _LocalArray.__qualname__ = Array.__qualname__
+_name_of = lru_cache(maxsize=64)(str)
+"""Of a type: NumPy puts it together anew each time."""
 
 
 def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRecord:
@@ -170,12 +172,11 @@ class Layout:
 
     def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
         """A record of the vector, cut into the layout's arrays; whoever reads one gets a copy."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        parts = zip(self.names, np.split(vector, ends[:-1]), self.shapes, self.dtypes, strict=True)
-        arrays = {
-            name: values.reshape(shape).astype(dtype, copy=False)
-            for name, values, shape, dtype in parts
-        }
+        arrays, start = dict[str, NDArray[Any]](), 0
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            end = start + math.prod(shape)
+            arrays[name] = vector[start:end].reshape(shape).astype(dtype, copy=False)
+            start = end
         return array_record(arrays, shared=True)
 
 

@@ -85,8 +85,9 @@ class NetworkEngine(GradientEngine):
         segments, order = segments_of(batch.sizes)
         index = slice(None) if order is None else torch.from_numpy(order).to(self.device)
         sizes = torch.from_numpy(batch.sizes).to(self.device)
-        shares = sizes.reciprocal().repeat_interleave(sizes)[index]
-        limits = None if batch.limits is None else batch.limits.repeat_interleave(sizes)[index]
+        counts = sizes if order is not None else int(batch.sizes[0])
+        shares = sizes.reciprocal().repeat_interleave(counts)[index]
+        limits = None if batch.limits is None else batch.limits.repeat_interleave(counts)[index]
         layers, marks = self._pass(parameters, batch, index, shares, limits)
         if marks is not None:
             given = torch.zeros_like(marks)
