@@ -149,6 +149,8 @@ class NetworkEngine(GradientEngine):
             errors = torch.autograd.grad(
                 losses.sum(), trace.results, allow_unused=True, materialize_grads=True
             )
+        # A loss may give all records one number in memory: zeros for one would be for all.
+        errors = tuple(error.contiguous() if 0 in error.stride() else error for error in errors)
         found = [
             part.gradients(kept, error)
             for part, kept, error in zip(self._network.layers, trace.kept, errors, strict=True)
