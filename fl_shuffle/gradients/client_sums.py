@@ -24,7 +24,7 @@ BATCHED_NUMBERS = 1 << 18
 """Products of clients that are made in one batched call: so many numbers."""
 
 
-def weighted(x: Tensor, error: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def with_weights(x: Tensor, error: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """A layer's inputs [n, fan_in] and output gradients [n, fan_out], the narrower ones times the
     records' weights [n, 1].
 
@@ -43,8 +43,8 @@ class ClientSums:
         self._of_thread = threading.local()
 
     def write(self, rows: Tensor, layer: Layer, segment: Segment, x: Tensor, error: Tensor) -> None:
-        """One layer of a segment's rows: the products of `weighted` inputs [k, n, fan_in] and
-        output gradients [k, n, fan_out].
+        """One layer of a segment's rows: inputs [k, n, fan_in] times output
+        gradients [k, n, fan_out], the narrower ones `with_weights`.
 
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """

@@ -330,13 +330,14 @@ def test_a_broken_module_is_heard(clip: str) -> None:
         problem.rows()
 
 
-def test_a_nonfinite_record_leaves_others_alone_where_the_loss_has_one_gradient_for_all():
-    engine = make_gradient_engine(
-        nn.Sequential(nn.Linear(4, 3)), shape=(4,), clip="record", loss=lambda out, _: out.sum(1)
-    )
-    inputs, labels = torch.ones(32, 4), torch.zeros(32, dtype=torch.int64)
-    given = torch.zeros(15), labels, torch.tensor([0, 16, 32])
-    before = engine.client_means(given[0], inputs, *given[1:])
-    inputs[0] = torch.nan
-    moved = (engine.client_means(given[0], inputs, *given[1:]) - before).norm(dim=1)
+def test_a_nonfinite_record_leaves_others_alone_where_the_loss_has_one_gradient_for_all() -> None:
+    module = nn.Sequential(nn.Linear(4, 3))
+    engine = make_gradient_engine(module, shape=(4,), clip="record", loss=lambda out, _: out.sum(1))
+
+    def means(first: float) -> Tensor:
+        inputs, labels = torch.ones(32, 4), torch.zeros(32, dtype=torch.int64)
+        inputs[0] = first
+        return engine.client_means(torch.zeros(15), inputs, labels, torch.tensor([0, 16, 32]))
+
+    moved = (means(torch.nan) - means(1.0)).norm(dim=1)
     assert 0.0 < moved[0] <= 2.0 / 16 and moved[1] == 0.0

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import equal_pieces, packing_of_network, segments_of
-from fl_shuffle.gradients.client_sums import TILE, ClientSums, weighted
+from fl_shuffle.gradients.client_sums import TILE, ClientSums, with_weights
 from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
 from fl_shuffle.gradients.kernels import FLUSHED, clip_factor, powers_of
@@ -133,8 +133,8 @@ class NetworkEngine(GradientEngine):
         """Forth and back over the batch's records at `index`, each clipped to its of the limits
         (None: not at all) and times its of the shares.
 
-        Returns each layer's `weighted` inputs and output gradients, and the mark [n] of records
-        that count as zero, None if there is none.
+        Returns each layer's inputs and output gradients, the narrower ones `with_weights`, and the
+        mark [n] of records that count as zero, None if there is none.
         """
         labels = batch.labels[index]
         given = batch.inputs[index]
@@ -149,7 +149,8 @@ class NetworkEngine(GradientEngine):
             errors = torch.autograd.grad(
                 losses.sum(), trace.results, allow_unused=True, materialize_grads=True
             )
-        # A loss may give all records one number in memory: zeros for one would be for all.
+        # Where a loss has the same gradient for all records, they share its memory (stride 0):
+        # zeros written for one record would be all records' zeros.
         errors = tuple(error.contiguous() if 0 in error.stride() else error for error in errors)
         found = [
             part.gradients(kept, error)
@@ -166,7 +167,7 @@ class NetworkEngine(GradientEngine):
         layers = list[tuple[Tensor, Tensor]]()
         for gradients, kept, error in zip(found, trace.kept, errors, strict=True):
             layers += [(values.flatten(1), weights[:, None]) for values in gradients]
-            layers += [] if gradients else [weighted(kept, error, weights[:, None])]
+            layers += [] if gradients else [with_weights(kept, error, weights[:, None])]
         return layers, marks
 
     def _lengths(
