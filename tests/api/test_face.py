@@ -109,20 +109,16 @@ def test_file_tables_and_config_are_one_run(tmp_path: Path) -> None:
     assert all(each == found[0] for each in found)
 
 
-@pytest.mark.parametrize(
-    ("source", "overrides", "message"),
-    [
+def test_bad_sources_and_overrides_say_what_is_wrong() -> None:
+    bad: list[tuple[Any, dict[str, object], str]] = [
         (CONFIG, {"run.round": 2}, "rounds"),
         (CONFIG, {"rounds": 2}, "section.key"),
         (CONFIG, {"run.rounds": object()}, "run.rounds = <object"),
         (17, {}, "a path, a dict or a Config"),
-    ],
-)
-def test_bad_sources_and_overrides_say_what_is_wrong(
-    source: Any, overrides: dict[str, object], message: str
-) -> None:
-    with pytest.raises(fs.FlShuffleError, match=message):
-        fs.simulate(source, overrides=overrides)
+    ]
+    for source, overrides, message in bad:
+        with pytest.raises(fs.FlShuffleError, match=message):
+            fs.simulate(source, overrides=overrides)
 
 
 def test_missing_numbers_are_nan(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import gc
 import inspect
 import json
 import math
-import sys
 import tomllib
 import weakref
 from pathlib import Path
@@ -43,7 +42,7 @@ from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, OneNode, nodes, replies, reports_of
 from tests.oracles import gaussian_epsilon
-from tests.processes import printed, wait_until
+from tests.processes import wait_until
 from tests.small_federation import SMALL
 
 CLIENTS, DIMENSION, CLIP = 24, 6, 0.5
@@ -368,58 +367,6 @@ def test_declared_training_composes_its_gaussian_steps(
     assert np.isnan(totals.proven).all() and np.isnan(totals.sum).all()
     assert not any(column.worst for column in accountant.lower_columns().values())
     assert worst is not None and worst.epsilon == pytest.approx(totals.headline[0])
-
-
-BIG = """
-run = { rounds = 3, jobs = 1 }
-data = { clients = 4 }
-privacy = { unit = "client", release = "sum" }
-app = { server = "big:server", client = "big:client" }
-"""
-APP = """
-import os
-import resource
-
-import numpy as np
-from flwr.app import Message, RecordDict
-from flwr.serverapp import ServerApp
-
-from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
-from fl_shuffle.flower.messages import array_record  # Flower's own arrays are copies as bytes
-
-server, client = ServerApp(), ShuffleClientApp()
-
-
-@client.train()
-def train(message, context):
-    weight = message.content["arrays"]["w"].numpy()
-    weight += np.float32(0.001)
-    arrays = array_record({"w": weight}, shared=False)
-    return Message(RecordDict({"arrays": arrays}), reply_to=message)
-
-
-@server.main()
-def main(grid, context):
-    first = array_record({"w": np.zeros(int(os.environ["SIZE"]), np.float32)}, shared=True)
-    ShuffleStrategy.of(context).start(grid=grid, initial_arrays=first)
-    with open("peak", "w") as file:
-        file.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="KiB are Linux's")
-def test_four_vectors_beside_the_reports(tmp_path: Path) -> None:
-    """Beside one report under way, and two of the app's own: what it starts from, what a client
-    has trained."""
-    (tmp_path / "big.toml").write_text(BIG)
-    (tmp_path / "big.py").write_text(APP)
-    size, peaks = 10_000_000, []
-    for number in (10, size):
-        run = "--quiet", "--out", f"run-{number}"
-        printed("fl-shuffle", "simulate", "big.toml", *run, folder=tmp_path, SIZE=str(number))
-        peaks.append(1024 * int((tmp_path / "peak").read_text()))
-    assert (peaks[1] - peaks[0]) / (4 * size) < 4 + 1 + 2 + 0.5
 
 
 def test_nothing_of_a_request_waits_for_the_collector() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
+from pytest import CaptureFixture, MonkeyPatch
 from safetensors.torch import load_file
 
 import fl_shuffle as fs
@@ -82,7 +83,7 @@ def edit(changes: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
+def enter(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Enter]:
     """Write an app (as `written`) and go into its folder. What is loaded from there is forgotten
     afterwards."""
     loaded = set(sys.modules)
@@ -103,7 +104,7 @@ def simulate(*settings: str, out: str = "run", engine: str = "in-process") -> in
     return main(["simulate", "shuffle.toml", "--out", out, "--engine", engine, *arguments])
 
 
-def error_line(capture: pytest.CaptureFixture[str]) -> str:
+def error_line(capture: CaptureFixture[str]) -> str:
     """The one error line since somebody looked."""
     lines = capture.readouterr().err.splitlines()
     (line,) = [line for line in lines if line.startswith("fl-shuffle: error: ")]
@@ -132,7 +133,7 @@ def test_it_is_an_app_for_flowers_own_strategy(app: str, enter: Enter) -> None:
 
 @pytest.mark.parametrize(("app", "kind"), EVERY_APP)
 def test_ten_changed_lines_and_it_is_private(
-    app: str, kind: str, enter: Enter, capfd: pytest.CaptureFixture[str]
+    app: str, kind: str, enter: Enter, capfd: CaptureFixture[str]
 ) -> None:
     """Each client is asked once a round, with a state of its own, or the app would fail."""
     assert len(re.findall(r"^[-+](?![-+])", PATCHES[app], re.MULTILINE)) <= 10
@@ -218,11 +219,7 @@ SEEN_BEFORE: list[Mistake] = [
 
 @pytest.mark.parametrize(("kind", "change", "told"), SEEN_BY_CLIENTS + SEEN_BEFORE)
 def test_a_mistake_is_one_line_before_more_is_paid(
-    kind: str,
-    change: dict[str, str] | str,
-    told: str,
-    enter: Enter,
-    capfd: pytest.CaptureFixture[str],
+    kind: str, change: dict[str, str] | str, told: str, enter: Enter, capfd: CaptureFixture[str]
 ) -> None:
     """Nothing is paid where the server can see it; else one round, and the line names the place."""
     enter("torch_app", kind)
@@ -286,7 +283,7 @@ nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 6, False), nn.Linear(6, 6, False))
 
 
 def test_what_clients_declare_is_averaged_and_never_called_proven(
-    enter: Enter, capsys: pytest.CaptureFixture[str]
+    enter: Enter, capsys: CaptureFixture[str]
 ) -> None:
     """The model moves by the mean of what clients trained, whose own noise of 3 clips is all."""
     epsilon = gaussian_epsilon(2.0 / 3.0 * math.sqrt(ROUNDS), 1e-5)
@@ -327,7 +324,7 @@ def test_what_clients_declare_is_averaged_and_never_called_proven(
 @pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 @pytest.mark.parametrize(("kind", "engine"), [("updates", "ray"), ("records", "flwr")])
 def test_another_engine_gives_the_same_bits_and_bills(
-    kind: str, engine: str, enter: Enter, capfd: pytest.CaptureFixture[str]
+    kind: str, engine: str, enter: Enter, capfd: CaptureFixture[str]
 ) -> None:
     enter("torch_app", kind)
     for name in ("in-process", engine):

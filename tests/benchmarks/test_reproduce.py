@@ -16,14 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from benchmarks import accounting, kernels, simulation
 from benchmarks.records import PAGE, TRUSTED, page, read
 from benchmarks.reproduction import (
     chen2024_gspa,
     chen2024_renyi,
-    command,
     core,
     publish,
     su2025,
@@ -87,36 +85,6 @@ def test_gspa_figure_2(tmp_path: Path) -> None:
         assert row[chen2024_gspa.BINARY] < row[chen2024_gspa.COHORT]
         assert row[chen2024_gspa.GSPA] < row[chen2024_gspa.ECHO]
     assert all(row["certainly at least"] > row[chen2024_gspa.GSPA] for row in tables["leaks.csv"])
-
-
-def test_finished_targets_are_skipped_until_something_changes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = dict.fromkeys(("title", "paper", "claim", "reproduction"), "7 | 8")
-    texts["honest"] = "fast {{ fast }}, {{ bounds | span }}"
-    settings, runs = {"setting": 1}, []
-
-    def run(options: core.Options, settings: core.Settings) -> core.Result:
-        runs.append(options.fast)
-        facts = {"fast": options.fast, "bounds": [0.5, 0.25]}
-        return core.Result({"numbers": [{"a": 1}, {"b": 2}]}, {"plot": Figure()}, facts)
-
-    toy = core.Target("toy", run, {**texts, "settings": settings})
-    monkeypatch.setattr(command, "all_targets", lambda: {"toy": toy})
-    arguments = ["toy", "--out", str(tmp_path)]
-    assert command.main(["publish", *arguments[1:]]) == 2
-    assert "toy has no full result" in capsys.readouterr().err
-    assert command.main(arguments) == command.main(arguments) == 0
-    assert runs == [False] and "skipped" in capsys.readouterr().out
-    assert (tmp_path / "toy" / "numbers.csv").read_text() == "a,b\n1,\n,2\n"
-    (tmp_path / "toy" / "plot.png").unlink()
-    assert command.main(arguments) == 0
-    settings["setting"] = 2
-    assert command.main(arguments) == 0
-    assert command.main([*arguments, "--fast"]) == 0
-    assert runs == [False, False, False, True]
-    page = (tmp_path / "README.md").read_text()
-    assert "| 7 \\| 8 | 7 \\| 8 | fast True, 25% to 50% |" in page and "](toy/plot.png)" in page
 
 
 @pytest.mark.slow

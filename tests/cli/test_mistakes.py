@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from fl_shuffle import cli
 from fl_shuffle.cli import main
@@ -31,7 +32,7 @@ def code_of(words: list[str]) -> int:
         return int(ended.code or 0)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def said(capsys: CaptureFixture[str]) -> str:
     """The one line on stderr."""
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
@@ -54,7 +55,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_a_setting_that_cannot_work_is_one_line_before_a_round_is_paid_for(
-    setting: str, words: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setting: str, words: str, launch: Launch, tmp_path: Path, capsys: CaptureFixture[str]
 ) -> None:
     assert launch("run", setting) == 2
     assert words in said(capsys)
@@ -62,7 +63,7 @@ def test_a_setting_that_cannot_work_is_one_line_before_a_round_is_paid_for(
 
 
 def test_what_clients_raise_is_counted_and_shown_where_asked_for(
-    launch: Launch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    launch: Launch, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
 ) -> None:
     # pytest listens to the root logger, as a program does that has set logging up.
     monkeypatch.setattr(logging.getLogger("fl_shuffle.client"), "propagate", False)
@@ -77,7 +78,7 @@ def test_what_clients_raise_is_counted_and_shown_where_asked_for(
 
 
 def test_ctrl_c_in_a_callback_is_not_lost(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
 ) -> None:
     """Python prints an exception that leaves such a method, and goes on."""
 
@@ -207,7 +208,7 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
     ],
 )
 def test_what_is_mistyped_or_said_twice_is_named(
-    capsys: pytest.CaptureFixture[str], words: str, line: str
+    capsys: CaptureFixture[str], words: str, line: str
 ) -> None:
     assert code_of(shlex.split(words)) == 2
     assert line in said(capsys)
@@ -257,10 +258,7 @@ NEW = ["--quiet", "--out", "run", "--rounds", "1"]
     ids=lambda arguments: " ".join(arguments)[:50].replace("\0", "NUL"),
 )  # fmt: skip
 def test_odd_files_and_folders_are_one_line(
-    arguments: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():

@@ -72,9 +72,8 @@ def test_hog_record_by_record(strokes):
     np.testing.assert_allclose(together[:8], alone, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
+def test_bad_options():
+    for kind, options, message in (
         ("sift", {}, "data.features"),
         ("hog", {"orientation": 8}, "did you mean 'orientations'"),
         ("raw", {"cells": [7]}, "no option of 'raw'"),
@@ -83,11 +82,9 @@ def test_hog_record_by_record(strokes):
         ("hog", {"components": 393}, "data.feature_options.components"),
         ("hog", {"fourier": 31}, "data.feature_options.fourier.*even"),
         ("hog", {"gamma": 0.7}, "no effect without fourier"),
-    ],
-)
-def test_bad_options(kind, options, message):
-    with pytest.raises(InvalidValueError, match=message):
-        build_features(kind, **options)
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            build_features(kind, **options)
 
 
 def test_a_pixel_out_of_range_is_an_error_among_public_images_only():

@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from markdown_it import MarkdownIt
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from tests.architecture.test_docs import PAGES
 from tests.docs.generate import NOTEBOOK, generated, played
 from tests.repository import ROOT
 
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").glob("*.md")]
+)
 BLOCK = re.compile(
     r"(?:<!-- (?P<kind>smaller|not run): (?P<note>.*?) -->\n)?"
     r"^```(?P<language>\w+|\{[\w-]+\})\n(?P<body>.*?)^```$",
@@ -128,24 +129,6 @@ def test_code_blocks_run(
         for name in set(sys.modules) - loaded:  # a page's own files
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
                 del sys.modules[name]
-
-
-def eaten(text: str) -> list[str]:
-    """The paragraphs that show less than what was written, as CommonMark reads them: emphasis is
-    written with stars, and two bare underscores, as in `(x)_+ + (y)_+`, would vanish."""
-    return [
-        paragraph.content
-        for paragraph in MarkdownIt("commonmark").enable("table").parse(text)
-        for part in paragraph.children or ()
-        if part.type == "html_inline" or (part.type.endswith("_open") and part.markup[:1] == "_")
-    ]
-
-
-def test_no_formula_is_eaten() -> None:
-    assert not {page: found for page in PAGES if (found := eaten(page.read_text("utf-8")))}
-    assert eaten("*so* `(a)_+ + (b)_+`, x_1 + x_2, (a)\\_+ + (b)\\_+, **and**\n") == []
-    for text in ("E(x)_+ <= E(y)_+", "the law <b of c> is"):
-        assert eaten(text) == [text]
 
 
 def test_what_is_made_is_what_would_be_made() -> None:

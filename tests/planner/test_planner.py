@@ -118,20 +118,6 @@ def test_the_command_says_what_it_assumes_and_whether_it_is_proven(
     assert "assumes only sums of at least" in shown and "by itself" in shown
 
 
-@pytest.mark.slow
-def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["configs/digits_record.toml", "--set", "privacy.unit='client'", "--clients", "60"]
-    asked += ["--set", "budgets.high=0.6", "--grid", "budgets.levels=0,6,1", "--json"]
-    assert main(["bound", *asked]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    wanted = {"budgets.levels": [0, 6, 1], "cohorts": [60, 6, 1], "least_anonymity": [1, 10, 60]}
-    for name, values in wanted.items():
-        assert [row[name] for row in rows] == values
-    lost, worst = ([row[name] for row in rows] for name in ("budget_lost", "worst_epsilon"))
-    assert lost[0] == 0.0 and lost == sorted(lost)
-    assert worst == sorted(worst, reverse=True)
-
-
 @pytest.mark.parametrize(("jobs", "noise"), [(1, "pooled"), (3, "per-report")])
 def test_time_is_that_of_the_records_played_in_proportion(
     jobs: int, noise: str, monkeypatch: pytest.MonkeyPatch

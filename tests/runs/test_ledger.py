@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from pytest import approx
+from pytest import CaptureFixture, MonkeyPatch, approx
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
@@ -79,7 +79,7 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
         second.close()
 
 
-def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Ctrl-C between two statements: what is then closed does not hold half a round."""
     everybody, insert = np.ones(4, dtype=bool), store.insert
 
@@ -101,7 +101,7 @@ def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.Monke
      "ledger.store.fill"],
 )  # fmt: skip
 def test_killed_while_the_ledger_is_made(
-    place: str, tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, launch: Launch, monkeypatch: MonkeyPatch
 ) -> None:
     """Nothing has begun, the directory can be used again."""
 
@@ -180,7 +180,7 @@ def test_the_files_are_what_the_ledger_says(
     assert view.config == json.loads((run / "config.json").read_text())
 
 
-def test_nobody_misses_them(play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_misses_them(play: Play, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     """Result, `runs`, report and ledger after all of them are gone: the same numbers."""
     run = play("run", SYSTEM)
     before = fs.Result(run)
@@ -251,18 +251,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_runs_started_in_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_started_in_the_same_second(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "stamp", lambda: "now")
     made = [RunDirectory.create(tmp_path / "runs").path for _ in range(3)]
     assert [path.name for path in made] == ["now", "now-2", "now-3"]
 
 
 def test_a_second_process_is_turned_away(
-    launch: Launch,
-    crash: Crashing,
-    refused: Refused,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    launch: Launch, crash: Crashing, refused: Refused, tmp_path: Path, capsys: CaptureFixture[str]
 ) -> None:
     """Whether it begins a run there or goes on with one."""
     told = f"in use by process {os.getpid()};"
@@ -310,7 +306,7 @@ def test_where_a_run_goes_travels_as_flower_configuration(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])
 def test_only_the_owner_may_read_a_run(
-    entropy: str, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entropy: str, play: Play, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     seen: set[str] = set()
     rounds = Schedule.participants
@@ -333,7 +329,7 @@ def test_only_the_owner_may_read_a_run(
 
 
 def test_data_that_cannot_be_compared_must_be_vouched_for(
-    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """As on another machine: the state folder does not know the run. What is known of its data is
     private, and goes with the run."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
@@ -29,11 +30,7 @@ both = pytest.mark.parametrize("entropy", ["seeded", "system"])
 
 @both
 def test_a_stopped_run_says_from_where_it_replays(
-    entropy: str,
-    small: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    entropy: str, small: Path, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
 ) -> None:
     """Of a seeded run the state is kept now and then; a real one's after every round."""
 
@@ -110,7 +107,7 @@ def test_an_older_ledger_is_refused(
 
 
 def test_a_missing_ledger_is_refused(
-    crash: Crashing, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    crash: Crashing, launch: Launch, tmp_path: Path, capsys: CaptureFixture[str]
 ) -> None:
     run = crash(2, SYSTEM)
     for file in run.glob("ledger.sqlite*"):
@@ -191,7 +188,7 @@ def test_rounds_may_be_added_and_that_is_written_down(crash: Crashing, play: Pla
 
 
 def test_budgets_may_lie_elsewhere_when_they_are_the_same(
-    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Where budgets are read from may change; what is in them, and the data, are compared."""
     old, new = tmp_path / "old.csv", tmp_path / "new.csv"
@@ -230,7 +227,7 @@ LARGE = ("run.rounds=6", "server.optimizer=adam", "server.averaging=0.9")
 
 
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
+def large(monkeypatch: MonkeyPatch) -> None:
     """Every model is: its state lies in a file that the ledger names, after every round."""
     monkeypatch.setattr(state_file, "MOST_IN_LEDGER", 0)
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
@@ -248,7 +245,7 @@ def named_by(run: Path) -> Path | None:
 @both
 @pytest.mark.usefixtures("large")
 def test_whenever_it_is_killed_the_ledger_names_a_whole_file(
-    entropy: str, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entropy: str, play: Play, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """Looked at from beside, before and after all that touches a file or the ledger."""
     run, seen = tmp_path / "run", set()

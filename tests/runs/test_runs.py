@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pytest import approx
+from pytest import CaptureFixture, MonkeyPatch, approx
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_epsilon
@@ -26,7 +26,7 @@ SUM = "privacy.release=sum"
 WEIGHTS = "server.weights=inverse-variance"
 
 
-def test_a_run_directory_holds_everything(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_directory_holds_everything(play: Play, capsys: CaptureFixture[str]) -> None:
     run = play("run", quiet=False)
     assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
             "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
@@ -58,10 +58,7 @@ def text(shape, classes): return "model"
 
 
 def test_nothing_is_left_behind_by_a_refused_run(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    launch: Launch, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
 ) -> None:
     """What is wrong with a setting, or with a user's model, is one line."""
     monkeypatch.chdir(tmp_path)
@@ -132,7 +129,7 @@ def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None
     assert released(tmp_path / "run") == [(1, 1, 8)]
 
 
-def test_every_output_gives_the_same_sum(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_gives_the_same_sum(play: Play, capsys: CaptureFixture[str]) -> None:
     """What is released does not change where only sums leave: only what is claimed first does."""
     settings = (WEIGHTS, "training.participation=0.7", "privacy.assumed_honest=0.5")
     plain = play("reports", *settings)
@@ -209,7 +206,7 @@ ANALYZERS = "import torch\ndef median(reports): return reports.median(dim=0).val
 
 
 def test_where_there_is_no_sum_the_column_says_why(
-    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_analyzers.py").write_text(ANALYZERS)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytest import LogCaptureFixture, MonkeyPatch
 
 import clients.app
 from fl_shuffle.auditing.published import fields_of
@@ -87,10 +88,7 @@ def talking(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     ids=["nan", "the class nobody has", "huge, and no class", "raises", "raises, in an update"],
 )
 def test_a_record_changes_nothing_but_the_model(
-    settings: tuple[str, ...],
-    first: dict[str, object],
-    play: Play,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...], first: dict[str, object], play: Play, monkeypatch: MonkeyPatch
 ) -> None:
     """What clients say is not published, nor a digest of the records; of them sizes and shapes."""
     forget_data()
@@ -126,7 +124,7 @@ def test_a_real_run_writes_no_times(play: Play) -> None:
 
 
 def test_the_ledger_does_not_tell_when_checkpoints_were_written(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: MonkeyPatch
 ) -> None:
     """A slow run writes more of them than a fast one."""
     pages = []
@@ -162,9 +160,7 @@ def test_held_out_records_are_said_not_to_be_covered(play: Play) -> None:
     assert summary(fitted)["records_not_covered"] == 12 * 107 + 144
 
 
-def test_classes_must_be_declared_and_hold_the_public_test_labels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_classes_must_be_declared_and_hold_the_public_test_labels(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setitem(held, "classes", 2)
     with pytest.raises(DataError, match=r"Records\.classes is missing: .*classes=10"):
         Records(*records(), *records())
@@ -174,7 +170,7 @@ def test_classes_must_be_declared_and_hold_the_public_test_labels(
 
 @pytest.mark.parametrize("error", [DataError, RuntimeError])
 def test_a_client_tells_nobody_what_is_wrong_with_its_records(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: type[Exception], monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
 ) -> None:
     def refuses(context: object) -> None:
         raise error("record 17 is odd")

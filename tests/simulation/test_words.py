@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 from pathlib import Path
@@ -20,7 +19,7 @@ from fl_shuffle.data.task import forget_data
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
 from fl_shuffle.run_words import footer, noise_words, one_line
-from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
+from fl_shuffle.runs.display import FlowerLog, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
 from tests.repository import ROOT
@@ -35,26 +34,6 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[RunEvent]:
     out = tmp_path_factory.mktemp("words") / "run"
     fs.simulate("configs/digits_record.toml", overrides=SMALL, out=out, on_event=found.append)
     return found
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_live_line_fits_too(events: list[RunEvent], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "xterm")
-    screen, terminal = io.StringIO(), Terminal()
-    display = LiveDisplay(screen, terminal)
-    for event in events:
-        display(event)
-    display.close()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", terminal.getvalue())
-    lines = [line for part in shown.splitlines() for line in part.split("\r") if line.strip()]
-    assert lines and all(len(line) <= 80 or "/" in line for line in lines)
-    summary = events[-1].summary  # type: ignore[union-attr]
-    assert screen.getvalue().splitlines() == footer(summary)
 
 
 def test_the_result_goes_to_stdout_and_the_rest_to_stderr(

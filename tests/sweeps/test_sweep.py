@@ -22,7 +22,7 @@ from fl_shuffle.cli.sweep import _progress
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.errors import ConfigError, RunError
-from fl_shuffle.report.many import BOUNDS, accuracy_against_epsilon, sweep_table
+from fl_shuffle.report.many import BOUNDS, sweep_table
 from fl_shuffle.sweeps.directory import RUNS, reopen_sweep
 from fl_shuffle.sweeps.points import Sweep, parse_grid
 from fl_shuffle.sweeps.results import SweepResult
@@ -37,16 +37,13 @@ GRID = {"privacy.clip_norm": [0.2, 0.5]}
 TABLES = {"run": {"rounds": 2, "seed": 7}}
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
+def test_values_are_read_as_toml_or_text() -> None:
+    for text, values in (
         ("privacy.clip_norm=0.01,0.02", [0.01, 0.02]),
         ("data.partition=iid,shards", ["iid", "shards"]),
         ("model.hidden=[10],[20, 30]", [[10], [20, 30]]),
-    ],
-)
-def test_values_are_read_as_toml_or_text(text: str, values: list[object]) -> None:
-    assert list(parse_grid([text]).values()) == [values]
+    ):
+        assert list(parse_grid([text]).values()) == [values]
     with pytest.raises(ConfigError, match="section.key=value"):
         parse_grid([text.replace(".", "")])
     with pytest.raises(ConfigError, match="given twice"):
@@ -62,9 +59,8 @@ def test_every_combination_meets_every_seed() -> None:
     assert [point.name[:3] for point in points] == [f"{i:03d}" for i in range(6) for _ in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("grid", "seeds", "message"),
-    [
+def test_grids_refused() -> None:
+    refused: list[tuple[dict[str, Sequence[object]], int, str]] = [
         ({"privacy.clip_norm": [1.0, -1.0]}, 1, "clip_norm = -1"),
         ({"privacy.clop": [1.0]}, 1, "did you mean"),
         ({"privacy.clip_norm": [1.0, 1.0]}, 1, "twice"),
@@ -72,11 +68,10 @@ def test_every_combination_meets_every_seed() -> None:
         ({"run.out": ["a"]}, 1, "cannot be swept"),
         ({"run.seed": [1, 2]}, 2, "--seeds already"),
         ({"run.rounds": range(1, 200), "run.seed": range(100)}, 1, "19,900"),
-    ],
-)
-def test_grids_refused(grid: dict[str, Sequence[object]], seeds: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Sweep.of(TABLES, grid, seeds)
+    ]
+    for grid, seeds, message in refused:
+        with pytest.raises(ConfigError, match=message):
+            Sweep.of(TABLES, grid, seeds)
 
 
 @pytest.fixture(scope="module")
@@ -149,35 +144,6 @@ def test_events_tables_and_page(sweep: Swept) -> None:
     # Made under a umask that keeps nobody out.
     for path in (result.directory, *result.directory.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-
-@pytest.mark.parametrize("keys", [("clip", "budget"), ("budget", "clip")])
-def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
-    """Whatever comes first on the command line: points of one epsilon make no line."""
-    grid = [(clip, budget) for clip in (0.1, 0.5) for budget in (4.0, 1.0)]
-    table = {
-        "clip": [clip for clip, _ in grid],
-        "budget": [budget for _, budget in grid],
-        "epsilon": [2.0 * budget for _, budget in grid],
-        "accuracy": [0.5, 0.4, 0.8, 0.7],
-        "accuracy_sd": [None, 0.1, 0.2, 0.3],
-        # Proven, sum and attack; one of which says the same as what is reported.
-        "sum_epsilon": [2.0 * budget for _, budget in grid],
-        "lower_epsilon": [6.0, 1.0, None, 1.5],
-    }
-    tables = SimpleNamespace(table=table, settings=list(keys), delta=1e-5)
-    figure = accuracy_against_epsilon(cast(SweepResult, tables))
-    assert figure is not None
-    found = {line.label: (line.kind, line.x.tolist(), line.y.tolist()) for line in figure.lines}
-    proven, attack = "what is released (proven)", "an attack (lower bound)"
-    assert found == {
-        f"clip = 0.1: {proven}": ("run-0-proven", [2.0, 8.0], [40.0, 50.0]),
-        f"clip = 0.1: {attack}": ("run-0-lower", [1.0, 6.0], [40.0, 50.0]),
-        f"clip = 0.5: {proven}": ("run-1-proven", [2.0, 8.0], [70.0, 80.0]),
-        f"clip = 0.5: {attack}": ("run-1-lower", [1.5], [70.0]),
-    }
-    spread = figure.lines[0].spread
-    assert spread is not None and spread.tolist() == [10.0, 0.0]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from pytest import CaptureFixture
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
@@ -114,20 +115,15 @@ def test_wandb_is_told_the_same_and_refuses_runs_without_times(
         told_to(WandbTracker, events, times=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
+def test_what_is_no_tracker_is_one_line(capsys: CaptureFixture[str]) -> None:
+    for name, why in (
         ("tensorbord", "did you mean 'tensorboard'"),
         (f"{__name__}:no_tracker", "returned int"),
         ("no_such_module:x", "no module"),
-    ],
-)
-def test_what_is_no_tracker_is_one_line(
-    name: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", "--track", name]) == 2
-    said = capsys.readouterr().err
-    assert why in said and said.count("\n") == 1
+    ):
+        assert main(["simulate", "--track", name]) == 2
+        said = capsys.readouterr().err
+        assert why in said and said.count("\n") == 1
 
 
 def test_tensorboards_scalars_are_the_runs_numbers(

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
-from pytest import MonkeyPatch
+from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from safetensors.torch import load_file
 
 from clients.app import app as client_app
@@ -120,7 +120,7 @@ def send(lab: Lab, clients: range, **changed: Any) -> None:
 
 
 def test_a_round_from_begin_to_end(
-    served: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: MonkeyPatch
+    served: Lab, caplog: LogCaptureFixture, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fl_shuffle.shuffler.remote.handler.PAGE_BYTES", 1)
     caplog.set_level(logging.INFO)
@@ -220,9 +220,7 @@ def test_nonsense_is_refused_in_one_line(lab: Lab) -> None:
             assert str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_every_mistake_is_one_line(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     def says(*arguments: str) -> str:
         capsys.readouterr()
         assert main(["shuffler", *arguments]) == 2
