@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_shuffle.compiled import kernel, piece, reordered
+from fl_shuffle.compiled import inlined, kernel, piece, reordered
 
 COLUMNS = 4096
 """Columns at a time: their sums and marks stay in the first-level cache."""
@@ -78,21 +78,26 @@ def length_of(row: Any, norm: Any) -> Any:
     return wide * INFLATION
 
 
+@inlined
+def clip_row(row: Any, radius: Any, norm: Any) -> Any:
+    """In place: clip a row (float32 [d]) to norm, 1 or 2, at most `radius`. One that holds NaN or
+    an infinity becomes zero; returns whether it does."""
+    length = length_of(row, norm)
+    if not np.isfinite(length):
+        row[:] = np.float32(0.0)
+    elif length > radius:
+        factor = radius / length
+        single = np.float32(factor)
+        for i in range(row.size):
+            row[i] = row[i] * single if factor >= LEAST_FACTOR else np.float32(row[i] * factor)
+    return not np.isfinite(length)
+
+
 @kernel()
 def clip_rows(rows: Any, radii: Any, norm: int, invalid: Any) -> None:
-    """In place: clip each row of `rows` (float32 [K, d]) to norm, 1 or 2, at most radii [K]. Rows
-    that hold NaN or an infinity become zero, and are marked in `invalid` [K]."""
+    """`clip_row` of each of `rows` [K, d], to radii [K]; `invalid` [K] <- which are zero now."""
     for k in range(rows.shape[0]):
-        row = rows[k]
-        length = length_of(row, norm)
-        if not np.isfinite(length):
-            row[:] = np.float32(0.0)
-            invalid[k] = True
-        elif length > radii[k]:
-            factor = radii[k] / length
-            single = np.float32(factor)
-            for i in range(row.size):
-                row[i] = row[i] * single if factor >= LEAST_FACTOR else np.float32(row[i] * factor)
+        invalid[k] = clip_row(rows[k], radii[k], norm)
 
 
 @kernel()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.configuration.sections import Config
@@ -123,6 +124,7 @@ class ClippedRows:
         return rows
 
 
+@dataclass(frozen=True)
 class SumOfMeans:
     """The weighted sum of the clients' clipped means, for simulations with aggregate noise.
 
@@ -131,59 +133,43 @@ class SumOfMeans:
     a run of consecutive ones is kept for the next round.
     """
 
-    def __init__(
-        self,
-        rows: ClippedRows,
-        weight: PerClient,
-        grid: float,
-        blocks: Callable[[Ids], Ids],
-        prepare: Callable[[Ids], PreparedSum] | None,
-    ) -> None:
-        self._rows = rows
-        self._weight = weight
-        self._grid = grid
-        self._blocks = blocks
-        self._prepare = prepare
-        self._prepared: dict[tuple[int, int], PreparedSum] = {}
+    rows: ClippedRows
+    weight: PerClient
+    grid: float
+    blocks: Callable[[Ids], Ids]
+    prepare: Callable[[Ids], PreparedSum] | None
+    _kept: dict[tuple[int, int], PreparedSum] = field(default_factory=dict, init=False)
 
     def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
         """See `Clipper`."""
         tally = NonfiniteRecords()
-        if self._prepare is None:
+        if self.prepare is None:
             total = self._by_rows(parameters, clients, tally)
         else:
-            total = self._by_sums(self._prepare, parameters, clients, tally)
+            total = self._prepared(self.prepare, clients)(parameters, tally)
         warn_of(tally, len(clients))
         return total
 
-    def _by_sums(
-        self,
-        prepare: Callable[[Ids], PreparedSum],
-        parameters: Tensor,
-        clients: Ids,
-        tally: NonfiniteRecords,
-    ) -> Tensor:
+    def _prepared(self, prepare: Callable[[Ids], PreparedSum], clients: Ids) -> PreparedSum:
         if not consecutive(clients):
-            return prepare(clients)(parameters, tally)
+            return prepare(clients)
         key = int(clients[0]), int(clients[-1])
-        total_at = self._prepared.get(key)
-        if total_at is None:
-            total_at = prepare(clients)
-            if len(self._prepared) < MOST_PREPARED:
-                self._prepared[key] = total_at
-        return total_at(parameters, tally)
+        total_at = self._kept.get(key) or prepare(clients)
+        if len(self._kept) < MOST_PREPARED:
+            self._kept[key] = total_at
+        return total_at
 
     def _by_rows(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         total = torch.zeros(len(parameters), dtype=torch.float64)
-        blocks = self._blocks(clients)
+        blocks = self.blocks(clients)
         for a, b in pairwise(starts_of_pieces(blocks, len(parameters)).tolist()):
-            rows = self._rows.rows(parameters, clients[a:b], tally)
-            weigh_(rows, of_clients(self._weight, clients[a:b]))
+            rows = self.rows.rows(parameters, clients[a:b], tally)
+            weigh_(rows, of_clients(self.weight, clients[a:b]))
             values = rows.cpu().numpy()
             inside = blocks[(blocks >= a) & (blocks <= b)] - a
             for first, last in pairwise(inside.tolist()):
                 own = np.add.reduce(values[first:last], axis=0, dtype=np.float64)
-                total += on_grid(torch.from_numpy(own), self._grid)
+                total += on_grid(torch.from_numpy(own), self.grid)
         return total
 
 
@@ -203,7 +189,13 @@ def make_clipper(
     def means(parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         inputs, labels, bounds = records.of(clients)
         radius = of_clients(clip, clients)
-        return engine.client_means(parameters, inputs, labels, bounds, radius, nonfinite=tally)
+        return engine.client_means(
+            parameters, inputs, labels, bounds, radius, tally, mean_clips(clients)
+        )
+
+    def mean_clips(clients: Ids) -> NDArray[np.float64] | None:
+        own = [of_clients(radius, clients) for radius in radii]
+        return row_clips(own, len(clients), plan.norm) if own else None
 
     def updates(parameters: Tensor, clients: Ids, _tally: NonfiniteRecords) -> Tensor:
         inputs, labels, bounds = records.of(clients)
@@ -214,7 +206,7 @@ def make_clipper(
         return moved.neg_()
 
     several = training.local_steps > 1
-    rows = ClippedRows(updates if several else means, radii, plan.norm)
+    rows = ClippedRows(updates if several else means, radii if several else [], plan.norm)
     if config.run.noise == "per-report":
         return rows
     sizes, grid = records.sizes, sum_grid(float(np.sum(plan.weight * plan.radius)))
@@ -222,11 +214,9 @@ def make_clipper(
     def prepare(clients: Ids) -> PreparedSum:
         assert isinstance(engine, SoftmaxRegression)
         inputs, labels, bounds = records.of(clients)
-        own = [of_clients(radius, clients) for radius in radii]
-        clips = row_clips(own, len(clients), plan.norm) if own else None
-        counts = of_clients(weight, clients)
+        radius, counts = of_clients(clip, clients), of_clients(weight, clients)
         return engine.prepared_sum(
-            inputs, labels, SumPlan(bounds, of_clients(clip, clients), counts, grid, clips)
+            inputs, labels, SumPlan(bounds, radius, counts, grid, mean_clips(clients))
         )
 
     return SumOfMeans(

@@ -16,6 +16,7 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.kernels import aligned, steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
+from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.gradients.structure import check_module
 
 RADII = 1e-12, 1e12
@@ -26,6 +27,7 @@ OTHER_ROUNDINGS = 1.0 + 2.0**-20
 as zero below float32's range, and terms of second order: less than sixteen half ulps together. May
 be raised, never lowered."""
 
+Offsets = Tensor | NDArray[np.int64]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [N, C], labels) -> losses [N], each depending on its own record only. Labels are int64
 [N] (classes) or float32 [N, k] (numbers to predict)."""
@@ -41,7 +43,8 @@ class Batch:
     """Clients of `sizes` [k] records each: `inputs` [n, ...] and `labels` [n], client by client.
 
     `unusable` [n] marks records whose label is no class (their label here is 0); None if none is.
-    `limits` [k]: the length to which each client's records are clipped; None for no clipping.
+    `limits` [k]: the length to which each client's records are clipped, `mean_clips` [k]: that to
+    which means are; None for no clipping.
     """
 
     inputs: Tensor
@@ -49,6 +52,7 @@ class Batch:
     unusable: Tensor | None
     sizes: NDArray[np.int64]
     limits: Tensor | None = None
+    mean_clips: NDArray[np.float64] | None = None
 
     def part(self, first: int, last: int, start: int, stop: int) -> Batch:
         """The clients first .. last - 1, whose records are start .. stop - 1."""
@@ -97,9 +101,10 @@ class GradientEngine(ABC):
         parameters: Tensor,
         inputs: Tensor,
         labels: Tensor,
-        offsets: Tensor | NDArray[np.int64],
+        offsets: Offsets,
         clip_radius: Tensor | NDArray[np.float64] | float = 1.0,
         nonfinite: NonfiniteRecords | None = None,
+        mean_clips: NDArray[np.float64] | None = None,
     ) -> Tensor:
         """float32 [K, d]: row k is client k's mean gradient over its records.
 
@@ -107,8 +112,9 @@ class GradientEngine(ABC):
         client k owns rows offsets[k]:offsets[k+1], at least one. clip_radius: one number or [K],
         unused for clip "none". Clip "record" clips every record's whole gradient to
         `record_radius` before averaging, so that replacing one of B records moves the row by at
-        most 2 clip_radius / B, rounding included. A call that begins where a block begins, and
-        ends where one ends, gives its clients the bits that a call with all of them does.
+        most 2 clip_radius / B, rounding included. `mean_clips` [K]: to what rows are clipped then,
+        as by `row_clips.clip_rows`. A call that begins where a block begins, and ends where one
+        ends, gives its clients the bits that a call with all of them does.
 
         A record whose gradient is NaN, infinite, or too long for float32, or whose label is no
         class, counts as zero with clip "record", and `nonfinite` counts it, for the client's own
@@ -119,7 +125,8 @@ class GradientEngine(ABC):
         rows = torch.empty(len(bounds) - 1, self.dimension, device=self.device)
         with steady_arithmetic(self.device), torch.no_grad():
             batch = self._batch(parameters, inputs, labels, np.diff(bounds))
-            batch = replace(batch, limits=self._limits(clip_radius, batch.sizes))
+            limits = self._limits(clip_radius, batch.sizes)
+            batch = replace(batch, limits=limits, mean_clips=mean_clips)
             self._means(aligned(parameters), batch, rows, nonfinite or NonfiniteRecords())
         return rows
 
@@ -128,7 +135,7 @@ class GradientEngine(ABC):
         parameters: Tensor,
         inputs: Tensor,
         labels: Tensor,
-        offsets: Tensor | NDArray[np.int64],
+        offsets: Offsets,
         *,
         steps: int,
         learning_rate: float,
@@ -191,9 +198,11 @@ class GradientEngine(ABC):
     def _means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        """Write the means of a call, block by block."""
+        """Write the clipped means of a call, block by block."""
         for part, first, last in self._blocks(batch):
             self._block_means(parameters, part, rows[first:last], tally)
+        if batch.mean_clips is not None:
+            tally.add_clients(int((~clip_rows(rows, batch.mean_clips, self.norm)).sum()))
 
     def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
         """The call's blocks, each with its first and last + 1 client."""
@@ -214,18 +223,14 @@ class GradientEngine(ABC):
         return Batch(inputs, labels, unusable, sizes)
 
     def _check(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        offsets: Tensor | NDArray[np.int64],
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, offsets: Offsets
     ) -> NDArray[np.int64]:
         bounds = self._check_bounds(offsets)
         self.check_parameters(parameters)
         self._check_records(inputs, labels, bounds)
         return bounds
 
-    def _check_bounds(self, offsets: Tensor | NDArray[np.int64]) -> NDArray[np.int64]:
+    def _check_bounds(self, offsets: Offsets) -> NDArray[np.int64]:
         bounds = np.asarray(offsets, dtype=np.int64)
         if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] != 0:
             raise InvalidValueError("offsets", bounds, "must rise from 0 to the number of records")

@@ -165,13 +165,9 @@ class GeneralEngine(GradientEngine):
                 logits = self._logits(parameters, inputs)
                 if logits.dim() != 2 or len(logits) != len(inputs):
                     raise InvalidValueError(
-                        "module output",
-                        list(logits.shape),
-                        "must be logits [N, C] for N records",
+                        "module output", list(logits.shape), "must be logits [N, C] for N records"
                     )
-                labels = torch.zeros(
-                    (len(inputs), *labels.shape[1:]), dtype=labels.dtype, device=self.device
-                )
+                labels = labels.new_zeros((len(inputs), *labels.shape[1:]), device=self.device)
                 self._gradient(parameters, inputs, labels)
                 self._outputs = logits.shape[1]
         return self._outputs

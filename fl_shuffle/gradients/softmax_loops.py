@@ -13,7 +13,7 @@ import numpy as np
 
 from fl_shuffle.compiled import inlined, kernel, piece, products, rows, softmax
 from fl_shuffle.compiled.products import LANES, product
-from fl_shuffle.compiled.rows import INFLATION, dot, length_of, powers
+from fl_shuffle.compiled.rows import INFLATION, clip_row, dot, length_of, powers
 from fl_shuffle.compiled.softmax import ONE, ZERO, softmax_of_columns
 
 TILE = softmax.TILE
@@ -205,10 +205,12 @@ def _sum_of_client(
 
 
 @kernel(products, rows, softmax)
-def client_means(records: Records, parameters: Any, classes: int, blocks: Any, means: Any) -> int:
-    """Means [k, d] of the clients' clipped gradients, where blocks of clients begin at blocks[b];
-    returns how many records count as zero. parameters [d]: weights [classes, f], and biases behind
-    them if there are any."""
+def client_means(
+    records: Records, parameters: Any, classes: int, blocks: Any, clips: MeanClips, means: Any
+) -> int:
+    """Means [k, d] of the clients' clipped gradients, clipped themselves (their weights and inputs
+    play no part), where blocks of clients begin at blocks[b]; returns how many records count as
+    zero. parameters [d]: weights [classes, f], and biases behind them if there are any."""
     offsets, features = records.offsets, records.x.shape[1]
     tile = _begin(parameters, classes, features)
     errors, chain, bad = tile.error[:classes], np.empty(parameters.size), 0
@@ -219,7 +221,9 @@ def client_means(records: Records, parameters: Any, classes: int, blocks: Any, m
             x, found = _errors(records, start, count, tile)
             bad += found
             for k in range(client, max(last, client + 1)):
-                _sum_of_client(offsets, k, start, count, errors, x, chain, means[k])
+                whole = _sum_of_client(offsets, k, start, count, errors, x, chain, means[k])
+                if whole and clips.norm != 0:  # while it is in the first-level cache
+                    clips.invalid[k] = clip_row(means[k], clips.radii[k], clips.norm)
             start += count
             client = last
     return bad

@@ -19,7 +19,7 @@ from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 
 if TYPE_CHECKING:
-    from fl_shuffle.gradients.softmax_loops import Records
+    from fl_shuffle.gradients.softmax_loops import MeanClips, Records
 
 MOST_WEIGHTS = 1 << 16
 """Weights are read again for every tile of records: they must stay in the second-level cache."""
@@ -27,6 +27,8 @@ MOST_CLASSES = 32
 """With more classes a tile's errors leave the first-level cache."""
 LEAST_PRODUCTS = 1 << 24
 """Below so many multiplications a round, loading the compiled loop takes longer than it saves."""
+
+NONE = np.zeros(0)
 
 PreparedSum = Callable[[Tensor, NonfiniteRecords], Tensor]
 """(parameters [d], tally) -> sum [d]: that of certain clients."""
@@ -95,8 +97,17 @@ class SoftmaxRegression(NetworkEngine):
     ) -> None:
         records = self._records(batch, 1.0 / batch.sizes)
         classes, blocks = self._network.classes, self.packing.starts(batch.sizes)
-        if self._loops.client_means(records, parameters.numpy(), classes, blocks, rows.numpy()):
+        clips = self._clips(batch.mean_clips)
+        own = records, parameters.numpy(), classes, blocks, clips, rows.numpy()
+        if self._loops.client_means(*own):
             tally.add(torch.from_numpy(records.zeros), batch.sizes)
+        tally.add_clients(int(np.count_nonzero(clips.invalid)))
+
+    def _clips(
+        self, clips: NDArray[np.float64] | None, weights: Any = NONE, inputs: Any = NONE[:, None]
+    ) -> MeanClips:
+        norm, radii = (0, NONE) if clips is None else (self.norm, clips)
+        return self._loops.MeanClips(norm, radii, weights, inputs, np.zeros(len(radii), np.bool_))
 
     def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
         """A function that adds up the plan's clients at any parameters: float64 [d], each client's
@@ -113,22 +124,20 @@ class SoftmaxRegression(NetworkEngine):
         batch = self._batch(torch.empty(0), inputs, labels, sizes)
         batch = replace(batch, limits=self._limits(plan.clip_radius, sizes))
         weights = np.broadcast_to(plan.weights, len(sizes)).copy()
-        radii = np.zeros(0) if plan.mean_clips is None else plan.mean_clips
-        ready = self._records(batch, (1.0 if len(radii) else weights) / sizes)
+        ready = self._records(batch, (weights if plan.mean_clips is None else 1.0) / sizes)
         blocks, loops = self.packing.starts(sizes), self._loops
-        norm = self.norm if len(radii) else 0
+        norm = 0 if plan.mean_clips is None else self.norm
         # Not of clipped records: replacing one must not move the others' share of their mean.
         most = min(sizes.max(), loops.MOST_PAIRED) if norm == 2 and self.clip == "none" else 0
         products = np.zeros((most, len(labels) + loops.TILE), np.float32)
         bias = float(self.dimension > self._network.classes * ready.x.shape[1])
         loops.input_products(ready.x, ready.offsets, bias, products)
-        shared = loops.MeanClips(norm, radii, weights, products, np.zeros(0, np.bool_))
 
         def sum_at(parameters: Tensor, tally: NonfiniteRecords) -> Tensor:
             self.check_parameters(parameters)
             # Several threads may call: each has marks and a sum of its own.
             records = ready._replace(zeros=np.zeros(len(ready.labels), np.bool_))
-            clips = shared._replace(invalid=np.zeros(len(sizes), np.bool_))
+            clips = self._clips(plan.mean_clips, weights, products)
             total, classes = np.empty(self.dimension), self._network.classes
             own = records, parameters.detach().numpy(), classes, blocks, clips, plan.grid, total
             with steady_arithmetic(self.device):

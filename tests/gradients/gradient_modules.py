@@ -176,17 +176,16 @@ class Problem:
 
     def rows(
         self, x: Tensor | None = None, y: Tensor | None = None, *, steps: int = 0,
-        tally: NonfiniteRecords | None = None,
+        tally: NonfiniteRecords | None = None, clips: np.ndarray | None = None,
     ) -> Tensor:  # fmt: skip
-        """The clients' means, or what so many local steps come to; of other records, if given."""
+        """The clients' means, clipped themselves or not, or what so many local steps come to; of
+        other records, if given."""
         x, y = self.x if x is None else x, self.y if y is None else y
         if steps:
             return self.engine.local_update(
                 self.theta, x, y, self.offsets, steps=steps, learning_rate=0.2
             )
-        return self.engine.client_means(
-            self.theta, x, y, self.offsets, self.radius, nonfinite=tally
-        )
+        return self.engine.client_means(self.theta, x, y, self.offsets, self.radius, tally, clips)
 
     def part(self, first: int, last: int, shift: int = 0) -> Problem:
         """The clients first .. last - 1 alone, their records in memory of another alignment."""

@@ -40,24 +40,26 @@ class Federation(Problem):
         self.engine.packing = Packing(100, 5)
         drawn = np.random.default_rng(4)
         self.radius = torch.from_numpy(drawn.uniform(0.3, 4.0, len(sizes)))
-        self.weights, self.second = drawn.uniform(0.2, 3.0, len(sizes)), second
+        self.weights, norm = drawn.uniform(0.2, 3.0, len(sizes)), self.engine.norm
+        both = [self.radius.numpy(), second or 1.0]
+        self.clips = row_clips(both, len(sizes), norm) if second else None
         self.reach = float(np.sum(self.weights * np.minimum(self.radius.numpy(), second or np.inf)))
 
     def by_rows(self, tally: NonfiniteRecords) -> Tensor:
         """What the rows give."""
-        rows = self.rows(tally=tally)
-        for radii in (self.radius.numpy(), self.second) if self.second else ():
-            tally.add_clients(int((~clip_rows(rows, radii, self.engine.norm)).sum()))
+        rows, own = self.rows(tally=tally), NonfiniteRecords()
+        if self.clips is not None:
+            tally.add_clients(int((~clip_rows(rows, self.clips, self.engine.norm)).sum()))
+        # As the loop clips them itself, which adds squares up in another order and flushes to zero.
+        clipped = self.rows(tally=own, clips=self.clips)
+        assert torch.allclose(clipped, rows, rtol=1e-5, atol=1e-37) and own == tally
         return (torch.from_numpy(self.weights)[:, None] * rows.double()).sum(0)
 
     def prepared(self, first: int = 0, last: int | None = None) -> PreparedSum:
         last = len(self.sizes) if last is None else last
         own, radii = self.part(first, last), self.radius[first:last].numpy()
-        both = row_clips([radii, self.second or 1.0], last - first, self.engine.norm)
-        plan = SumPlan(
-            *(own.offsets, radii, self.weights[first:last], sum_grid(self.reach)),
-            both if self.second else None,
-        )
+        clips = None if self.clips is None else self.clips[first:last]
+        plan = SumPlan(own.offsets, radii, self.weights[first:last], sum_grid(self.reach), clips)
         assert isinstance(self.engine, SoftmaxRegression)
         return self.engine.prepared_sum(own.x, own.y, plan)
 
