@@ -16,9 +16,6 @@ from tests.small_federation import launch, play, small
 
 __all__ = ["crash", "launch", "play", "refused", "small"]
 
-SLOW = 2.0
-"""Seconds from which on a case is to be marked slow."""
-
 
 def pytest_configure() -> None:
     # A shell has what it starts in the background ignore Ctrl-C, and so would all its children.
@@ -27,13 +24,13 @@ def pytest_configure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Cases that are not marked slow, and are."""
+    """Cases that are not marked slow, and take more than two seconds."""
     seconds: dict[str, float] = defaultdict(float)
     for report in (each for kind in terminalreporter.stats.values() for each in kind):
         if hasattr(report, "duration") and "slow" not in report.keywords:
             seconds[report.nodeid] += report.duration
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
-        if spent > SLOW:
+        if spent > 2.0:
             terminalreporter.write_line(f"{spent:5.1f} s, not marked slow: {name}")
 
 

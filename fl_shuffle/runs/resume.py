@@ -136,9 +136,9 @@ def require_same(
     if kept is None and place.resume != "data-unchanged":
         raise RunError(
             f"{known.directory}: whether the data are those the run was started with cannot be "
-            f"verified here, {state_folder()} does not know this run; resume it on the machine and "
-            f"as the user it was started by, set {STATE_VARIABLE} to that state folder, or add "
-            "--data-unchanged if you know that they are"
+            "verified here, for this user's state folder does not know the run; resume it on the "
+            f"machine and as the user it was started by, set {STATE_VARIABLE} to that state "
+            "folder, or add --data-unchanged if you know that they are"
         )
     notes = [("changed", change) for change in changes]
     notes += [("warning", UNCHECKED)] * (kept is None)
@@ -239,11 +239,11 @@ def remember_data(run: str, fingerprint: str | None) -> None:
         path = _file(run)
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         replace_text(path, fingerprint)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError) as error:
         log.warning(
-            "%s cannot be written: --resume will not be able to check that the data are the same; "
-            "set %s to a folder that can",
-            state_folder(),
+            "the state folder cannot be written (%s): --resume will not be able to check that the "
+            "data are the same; set %s to a folder that can",
+            error,
             STATE_VARIABLE,
         )
 
