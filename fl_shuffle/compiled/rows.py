@@ -83,14 +83,15 @@ def clip_row(row: Any, radius: Any, norm: Any) -> Any:
     """In place: clip a row (float32 [d]) to norm, 1 or 2, at most `radius`. One that holds NaN or
     an infinity becomes zero; returns whether it does."""
     length = length_of(row, norm)
-    if not np.isfinite(length):
+    invalid = not np.isfinite(length)
+    if invalid:
         row[:] = np.float32(0.0)
     elif length > radius:
         factor = radius / length
         single = np.float32(factor)
         for i in range(row.size):
             row[i] = row[i] * single if factor >= LEAST_FACTOR else np.float32(row[i] * factor)
-    return not np.isfinite(length)
+    return invalid
 
 
 @kernel()

@@ -124,7 +124,7 @@ class ClippedRows:
         return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SumOfMeans:
     """The weighted sum of the clients' clipped means, for simulations with aggregate noise.
 
@@ -206,7 +206,7 @@ def make_clipper(
         return moved.neg_()
 
     several = training.local_steps > 1
-    rows = ClippedRows(updates if several else means, radii if several else [], plan.norm)
+    rows = ClippedRows(updates, radii, plan.norm) if several else ClippedRows(means, [], plan.norm)
     if config.run.noise == "per-report":
         return rows
     sizes, grid = records.sizes, sum_grid(float(np.sum(plan.weight * plan.radius)))

@@ -44,7 +44,7 @@ class Batch:
 
     `unusable` [n] marks records whose label is no class (their label here is 0); None if none is.
     `limits` [k]: the length to which each client's records are clipped, `mean_clips` [k]: that to
-    which means are; None for no clipping.
+    which the means of a whole call are; None for no clipping.
     """
 
     inputs: Tensor

@@ -29,6 +29,7 @@ LEAST_PRODUCTS = 1 << 24
 """Below so many multiplications a round, loading the compiled loop takes longer than it saves."""
 
 NONE = np.zeros(0)
+"""What loops get in the place of arrays that they do not look at."""
 
 PreparedSum = Callable[[Tensor, NonfiniteRecords], Tensor]
 """(parameters [d], tally) -> sum [d]: that of certain clients."""
@@ -106,6 +107,8 @@ class SoftmaxRegression(NetworkEngine):
     def _clips(
         self, clips: NDArray[np.float64] | None, weights: Any = NONE, inputs: Any = NONE[:, None]
     ) -> MeanClips:
+        """To what a call's loop clips means, with marks of its own for those that are not finite;
+        `weights` and `inputs` are for sums."""
         norm, radii = (0, NONE) if clips is None else (self.norm, clips)
         return self._loops.MeanClips(norm, radii, weights, inputs, np.zeros(len(radii), np.bool_))
 
@@ -126,9 +129,9 @@ class SoftmaxRegression(NetworkEngine):
         weights = np.broadcast_to(plan.weights, len(sizes)).copy()
         ready = self._records(batch, (weights if plan.mean_clips is None else 1.0) / sizes)
         blocks, loops = self.packing.starts(sizes), self._loops
-        norm = 0 if plan.mean_clips is None else self.norm
         # Not of clipped records: replacing one must not move the others' share of their mean.
-        most = min(sizes.max(), loops.MOST_PAIRED) if norm == 2 and self.clip == "none" else 0
+        paired = plan.mean_clips is not None and self.norm == 2 and self.clip == "none"
+        most = min(sizes.max(), loops.MOST_PAIRED) if paired else 0
         products = np.zeros((most, len(labels) + loops.TILE), np.float32)
         bias = float(self.dimension > self._network.classes * ready.x.shape[1])
         loops.input_products(ready.x, ready.offsets, bias, products)

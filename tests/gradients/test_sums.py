@@ -40,17 +40,17 @@ class Federation(Problem):
         self.engine.packing = Packing(100, 5)
         drawn = np.random.default_rng(4)
         self.radius = torch.from_numpy(drawn.uniform(0.3, 4.0, len(sizes)))
-        self.weights, norm = drawn.uniform(0.2, 3.0, len(sizes)), self.engine.norm
+        self.weights, self.second = drawn.uniform(0.2, 3.0, len(sizes)), second
         both = [self.radius.numpy(), second or 1.0]
-        self.clips = row_clips(both, len(sizes), norm) if second else None
+        self.clips = row_clips(both, len(sizes), self.engine.norm) if second else None
         self.reach = float(np.sum(self.weights * np.minimum(self.radius.numpy(), second or np.inf)))
 
     def by_rows(self, tally: NonfiniteRecords) -> Tensor:
         """What the rows give."""
         rows, own = self.rows(tally=tally), NonfiniteRecords()
-        if self.clips is not None:
-            tally.add_clients(int((~clip_rows(rows, self.clips, self.engine.norm)).sum()))
-        # As the loop clips them itself, which adds squares up in another order and flushes to zero.
+        for radii in (self.radius.numpy(), self.second) if self.second else ():
+            tally.add_clients(int((~clip_rows(rows, radii, self.engine.norm)).sum()))
+        # As the loop clips them, at once; it adds squares up in another order and flushes to zero.
         clipped = self.rows(tally=own, clips=self.clips)
         assert torch.allclose(clipped, rows, rtol=1e-5, atol=1e-37) and own == tally
         return (torch.from_numpy(self.weights)[:, None] * rows.double()).sum(0)
@@ -103,7 +103,7 @@ def test_the_sum_is_that_of_the_clipped_rows(
 def test_what_rounding_leaves_of_records_that_cancel_is_clipped(longest: float) -> None:
     """Others' sums, and those of blocks in any order, are what they are."""
     federation = Federation("many features", [4] * 60, second=1.0, clip="none")
-    federation.radius[:] = 1.0
+    federation.radius[:], federation.clips = 1.0, np.ones(60)
     federation.weights[:], federation.reach = 1.0, 60.0
     federation.theta = torch.zeros_like(federation.theta)
     # Errors 0.1 - e_y of one input under four labels, and what undoes them in the others.

@@ -347,7 +347,7 @@ def test_data_that_cannot_be_compared_must_be_vouched_for(
     assert resume(tmp_path / "known") == 0
     assert not list((tmp_path / "elsewhere" / "data").iterdir())
     assert recall_data("../../etc/passwd") is None
-    # Who has no home folder is told so, and no more.
+    # Without a home folder it is the same line.
     for name in (STATE_VARIABLE, "XDG_STATE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda user: {}[user])

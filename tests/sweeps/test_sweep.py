@@ -44,10 +44,10 @@ def test_values_are_read_as_toml_or_text() -> None:
         ("model.hidden=[10],[20, 30]", [[10], [20, 30]]),
     ):
         assert list(parse_grid([text]).values()) == [values]
-    with pytest.raises(ConfigError, match="section.key=value"):
-        parse_grid([text.replace(".", "")])
-    with pytest.raises(ConfigError, match="given twice"):
-        parse_grid([text, text])
+        with pytest.raises(ConfigError, match="section.key=value"):
+            parse_grid([text.replace(".", "")])
+        with pytest.raises(ConfigError, match="given twice"):
+            parse_grid([text, text])
 
 
 def test_every_combination_meets_every_seed() -> None:
