@@ -57,40 +57,22 @@ class ServerOptimizer:
 
     def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
         """One step against `gradient`, in round `round_number` (from 1) of `rounds`."""
-        rate = self._section.learning_rate * self._decay((round_number - 1) / rounds)
+        own = self._section
+        rate = own.learning_rate * self._decay((round_number - 1) / rounds)
         # A step makes a new vector: what was broadcast stays what it was.
         theta = self._theta.clone()
-        if self._section.optimizer == "adam":
+        options: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "maximize": False}
+        if own.optimizer == "adam":
             self._moments = self._moments or (torch.zeros_like(theta), torch.zeros_like(theta))
-            adam(
-                [theta],
-                [gradient],
-                [self._moments[0]],
-                [self._moments[1]],
-                [],
-                [self._steps],
-                amsgrad=False,
-                beta1=self._section.momentum,
-                beta2=self._section.beta2,
-                lr=rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+            first, second = ([moment] for moment in self._moments)
+            options |= {"beta1": own.momentum, "beta2": own.beta2, "amsgrad": False, "eps": 1e-8}
+            adam([theta], [gradient], first, second, [], [self._steps], **options)
         else:
-            sgd(
-                [theta],
-                [gradient],
-                self._momentum,
-                weight_decay=0.0,
-                momentum=self._section.momentum if self._section.optimizer == "momentum" else 0.0,
-                lr=rate,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-            )
+            momentum = own.momentum if own.optimizer == "momentum" else 0.0
+            options |= {"momentum": momentum, "dampening": 0.0, "nesterov": False}
+            sgd([theta], [gradient], self._momentum, **options)
         self._theta = theta
-        if self._section.averaging and round_number > (1 - self._section.averaging) * rounds:
+        if own.averaging and round_number > (1 - own.averaging) * rounds:
             if self._averaged is None:
                 self._averaged = torch.zeros_like(theta, dtype=torch.float64)
             self._averaged += theta

@@ -74,9 +74,7 @@ class Node:
         first, last = request.clients[[0, -1]].tolist()
         if first < self.held.start or last >= self.held.stop:
             raise InvalidValueError(
-                "requested clients",
-                f"{first} to {last}",
-                f"this node holds {words_of(self.held)}",
+                "requested clients", f"{first} to {last}", f"this node holds {words_of(self.held)}"
             )
 
 

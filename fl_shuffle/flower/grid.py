@@ -107,14 +107,8 @@ class InProcessGrid(Grid):
         parse_one_at_a_time()
         config: UserConfig = dict(run_config)  # type: ignore[arg-type]
         self._contexts = {
-            node_id: Context(
-                run_id=self._run.run_id,
-                node_id=node_id,
-                node_config={SIMULATED: True},
-                state=RecordDict(),
-                run_config=config,
-            )
-            for node_id in range(2, 2 + nodes)
+            node: Context(self._run.run_id, node, {SIMULATED: True}, RecordDict(), config)
+            for node in range(2, 2 + nodes)
         }
         # What an app leaves in its node's state is whole: one request of a node at a time. The
         # framework's own app leaves nothing there.
@@ -238,9 +232,7 @@ def exchange(
         batch = list(islice(source, window - len(position_of)))
         if batch:
             identifiers = grid.push_messages([message for _, message in batch])
-            position_of.update(
-                {key: position for key, (position, _) in zip(identifiers, batch, strict=True)}
-            )
+            position_of |= zip(identifiers, (position for position, _ in batch), strict=True)
         if not position_of or time.monotonic() > deadline:
             return
         replies = list(grid.pull_messages(position_of))

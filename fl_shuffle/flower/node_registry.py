@@ -226,12 +226,8 @@ class NodeRegistry:
             key = keys.get(node)
             part = listed.part_of(name for name in (key, str(node)) if name is not None)
             if part is None:
-                log.warning(
-                    "node %d (key %s) has no part of its own in %s: it plays nobody",
-                    node,
-                    key or "unknown",
-                    listed.path,
-                )
+                who = f"node {node} (key {key or 'unknown'})"
+                log.warning(f"{who} has no part of its own in {listed.path}: it plays nobody")
             yield node, NOBODY if part is None else _part(part, listed.count, self.clients)
 
     def _asked(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
@@ -262,13 +258,8 @@ class NodeRegistry:
             if held == range(self.clients):
                 free.append(node)
             elif taken.any():
-                log.warning(
-                    "node %d claims %s, of which node %d plays some: refused while that node is "
-                    "connected",
-                    node,
-                    words_of(held),
-                    int(taken[taken > 0][0]),
-                )
+                other = f"node {taken[taken > 0][0]} plays some: refused while that node is"
+                log.warning(f"node {node} claims {words_of(held)}, of which {other} connected")
             else:
                 taken[:] = node
         nodes = {int(node): [int(node)] for node in np.unique(owner)}

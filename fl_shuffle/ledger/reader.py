@@ -20,15 +20,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, RunError
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.store import SCHEMA_VERSION, facts_in, first_link, next_link
-from fl_shuffle.ledger.tables import (
-    EPSILONS,
-    ROUNDS,
-    TABLES,
-    Cell,
-    columns_with,
-    damaged,
-    read,
-)
+from fl_shuffle.ledger.tables import EPSILONS, ROUNDS, TABLES, Cell, columns_with, damaged, read
 
 READABLE = (5, SCHEMA_VERSION)
 """Schemas: version 0.1 wrote 5, without metrics and outcome."""

@@ -294,10 +294,7 @@ class Ledger:
 
 
 def create_ledger(
-    path: Path,
-    meta: Mapping[str, Any],
-    classes: Iterable[ClientClass],
-    class_of: NDArray[np.int64],
+    path: Path, meta: Mapping[str, Any], classes: Iterable[ClientClass], class_of: NDArray[np.int64]
 ) -> None:
     """A new ledger that holds the plan, in a file that its owner alone may read.
 

@@ -241,10 +241,8 @@ def remember_data(run: str, fingerprint: str | None) -> None:
         replace_text(path, fingerprint)
     except (OSError, RuntimeError) as error:
         log.warning(
-            "the state folder cannot be written (%s): --resume will not be able to check that the "
-            "data are the same; set %s to a folder that can",
-            error,
-            STATE_VARIABLE,
+            f"the state folder cannot be written ({error}): --resume cannot check that the data "
+            f"are the same; set {STATE_VARIABLE} to a folder that can"
         )
 
 

@@ -61,10 +61,7 @@ class ExactSum:
 
 
 def exact_sum(
-    reports: Tensor,
-    accumulator: Tensor,
-    largest: NDArray[np.float64] | None = None,
-    group: int = 1,
+    reports: Tensor, accumulator: Tensor, largest: NDArray[np.float64] | None = None, group: int = 1
 ) -> bool:
     """accumulator (float64 [d]) += the sum of `reports` (float32 [m k, d]) over rows; returns
     whether every number is at most its client's of `largest` [k] in size. NaN is not.

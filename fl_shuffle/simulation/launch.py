@@ -72,13 +72,7 @@ def _play(config: Config, place: RunPlace, observer: Observer) -> None:
         return
     server_app = load_function(config.app.server, "grid", "context", field="app.server")
     grid = _grid(config, run_config, observer)
-    context = Context(
-        run_id=grid.run.run_id,
-        node_id=1,
-        node_config={SIMULATED: True},
-        state=RecordDict(),
-        run_config=run_config,
-    )
+    context = Context(grid.run.run_id, 1, {SIMULATED: True}, RecordDict(), run_config)
     try:
         with _clients_heard():
             server_app(grid, context)
