@@ -31,7 +31,6 @@ from fl_shuffle.budgets import read_budgets
 from fl_shuffle.configuration.reading import parse_config, parsed, resolve_config, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError
-from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
 from fl_shuffle.flower.messages import (
     REPORT_RECORD,
@@ -40,6 +39,7 @@ from fl_shuffle.flower.messages import (
     Layout,
     TrainRequest,
     float32_array,
+    read_answer,
 )
 from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in, read_supernodes
 from fl_shuffle.ledger.reader import LedgerRecord

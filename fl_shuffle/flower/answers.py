@@ -8,37 +8,26 @@ server is decided here, below the page of the client.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED, NamedError
-from fl_shuffle.flower.messages import (
-    REPORT_RECORD,
-    REPORTS,
-    TOTAL,
-    VALID,
-    TrainRequest,
-    expired,
-    float32_array,
-    record_in,
-    reply_with,
-)
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED
+from fl_shuffle.flower.messages import REPORTS, TOTAL, VALID, TrainRequest, expired, reply_with
 from fl_shuffle.flower.node_registry import held_clients, words_of
 from fl_shuffle.flower.remote_shuffler import sender_of
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.shuffler.exact_sums import ExactSum
-from fl_shuffle.shuffler.local import Ids, Mask, PartialSum, Reports
+from fl_shuffle.shuffler.local import Ids, Mask
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.link import Sender
 
@@ -178,50 +167,6 @@ class SumAnswer:
         """See `Answer`: the sum, and nothing else."""
         arrays = {TOTAL: self._sum.total.numpy(), VALID: np.concatenate(self._valid)}
         return reply_with(self._request.message, **arrays)
-
-
-def read_answer(
-    reply: Message, asked: TrainRequest, dimension: int, reasons: Counter[str], batches: int = 1
-) -> Reports | PartialSum | None:
-    """The answer in a reply, or None and another one of the reasons for missing reports.
-
-    Each client reports to each of the round's `batches`. Everything else that a reply might carry
-    (metadata, error text, metrics) is left behind here.
-    """
-    clients = len(asked.clients)
-    try:
-        found = _read(reply, asked.summed, clients, (clients * batches, dimension))
-    except Exception as error:
-        # An app in this process may return anything, also what raises when it is looked at.
-        found = f"cannot be read ({type(error).__name__})"
-    if not isinstance(found, str):
-        return found
-    reasons[found] += clients * batches
-    return None
-
-
-def _read(
-    reply: Message, summed: bool, clients: int, shape: tuple[int, int]
-) -> Reports | PartialSum | str:
-    """The answer, or why it cannot be used. A sum counts only where it was asked for."""
-    if reply.has_error():
-        # What a client in this process raised is the user's to know; others' text stays out.
-        return reply.error.cause if isinstance(reply.error, NamedError) else "failed"
-    record = record_in(reply.content, REPORT_RECORD, ArrayRecord) if reply.has_content() else None
-    if summed and record is not None and TOTAL in record:
-        total, valid = record[TOTAL].numpy(), record[VALID].numpy()
-        fits = total.shape == shape[1:] and valid.shape == (clients,)
-        right = total.dtype == np.float64 and valid.dtype == np.bool_
-        return PartialSum(total, valid) if fits and right else "wrong shape"
-    array = None if record is None else record.get(REPORTS)
-    if array is None:
-        return "sent no report"
-    if tuple(array.shape) != shape:
-        return "wrong shape"
-    rows = float32_array(array)
-    if rows is None:
-        return "not a whole float32 array"
-    return Reports(rows) if rows.shape == shape else "wrong shape"
 
 
 def redact_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

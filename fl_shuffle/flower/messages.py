@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import InvalidValueError, require_integer
+from fl_shuffle.flower.grid import NamedError
+from fl_shuffle.shuffler.local import PartialSum, Reports
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
@@ -278,3 +281,47 @@ def reply_with(request: Message, **arrays: NDArray[Any]) -> Message:
     """A reply that holds these arrays and nothing else."""
     content = RecordDict({REPORT_RECORD: array_record(arrays, shared=False)})
     return Message(content, reply_to=request)
+
+
+def read_answer(
+    reply: Message, asked: TrainRequest, dimension: int, reasons: Counter[str], batches: int = 1
+) -> Reports | PartialSum | None:
+    """The answer in a reply, or None and another one of the reasons for missing reports.
+
+    Each client reports to each of the round's `batches`. Everything else that a reply might carry
+    (metadata, error text, metrics) is left behind here.
+    """
+    clients = len(asked.clients)
+    try:
+        found = _read(reply, asked.summed, clients, (clients * batches, dimension))
+    except Exception as error:
+        # An app in this process may return anything, also what raises when it is looked at.
+        found = f"cannot be read ({type(error).__name__})"
+    if not isinstance(found, str):
+        return found
+    reasons[found] += clients * batches
+    return None
+
+
+def _read(
+    reply: Message, summed: bool, clients: int, shape: tuple[int, int]
+) -> Reports | PartialSum | str:
+    """The answer, or why it cannot be used. A sum counts only where it was asked for."""
+    if reply.has_error():
+        # What a client in this process raised is the user's to know; others' text stays out.
+        return reply.error.cause if isinstance(reply.error, NamedError) else "failed"
+    record = record_in(reply.content, REPORT_RECORD, ArrayRecord) if reply.has_content() else None
+    if summed and record is not None and TOTAL in record:
+        total, valid = record[TOTAL].numpy(), record[VALID].numpy()
+        fits = total.shape == shape[1:] and valid.shape == (clients,)
+        right = total.dtype == np.float64 and valid.dtype == np.bool_
+        return PartialSum(total, valid) if fits and right else "wrong shape"
+    array = None if record is None else record.get(REPORTS)
+    if array is None:
+        return "sent no report"
+    if tuple(array.shape) != shape:
+        return "wrong shape"
+    rows = float32_array(array)
+    if rows is None:
+        return "not a whole float32 array"
+    return Reports(rows) if rows.shape == shape else "wrong shape"

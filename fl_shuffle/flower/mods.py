@@ -25,20 +25,11 @@ from torch import Tensor, nn
 
 from fl_shuffle.errors import ConfigError, ProgramError, RunError, text_of
 from fl_shuffle.federation import RunParts
+from fl_shuffle.flower import messages
 from fl_shuffle.flower.answers import Request
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, kept_default_dtype
-from fl_shuffle.flower.messages import (
-    CONFIG_RECORD,
-    MODEL_RECORD,
-    SERVER_ROUND,
-    Layout,
-    expired,
-    model_in,
-    record_in,
-    trained_in,
-)
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients, RecordsOf
 from fl_shuffle.flower.settings import is_simulated
@@ -141,7 +132,7 @@ class ShuffleClientApp(ClientApp):
     def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """The last of the mods: reports, or which clients this node plays, and nothing else."""
         kind = message.metadata.message_type.split(".")[0]
-        if kind not in (MessageType.TRAIN, MessageType.QUERY) or expired(message):
+        if kind not in (MessageType.TRAIN, MessageType.QUERY) or messages.expired(message):
             return unanswered(message)
         parts = RunParts.of(context, beside=self._beside)
         if kind == MessageType.QUERY:
@@ -159,7 +150,7 @@ class ShuffleClientApp(ClientApp):
         """Of the app's updates, or of the gradients of its records."""
         config, declared = parts.config, parts.config.privacy.randomizer == "declared"
         clients = OwnClients(
-            Layout.of(model_in(request.message.content)),
+            messages.Layout.of(messages.model_in(request.message.content)),
             partial(as_client, request, config.data.clients),
             parts.first_trainings if is_simulated(config, request.context.node_config) else None,
         )
@@ -188,14 +179,11 @@ def as_client(request: Request, count: int, client: int) -> Iterator[tuple[Messa
     """
     message, context = copy.copy(request.message), copy.copy(request.context)
     given, state = message.content, context.state
-    settings = record_in(given, CONFIG_RECORD, ConfigRecord) or ConfigRecord()
-    trained, frozen = model_in(given), Frozen.read(given)
-    message.content = RecordDict(
-        {
-            MODEL_RECORD: trained if frozen is None else frozen.whole(trained),
-            CONFIG_RECORD: ConfigRecord({**settings, SERVER_ROUND: request.round}),
-        }
-    )
+    said = messages.record_in(given, messages.CONFIG_RECORD, ConfigRecord) or ConfigRecord()
+    settings = ConfigRecord({**said, messages.SERVER_ROUND: request.round})
+    trained, frozen = messages.model_in(given), Frozen.read(given)
+    model = trained if frozen is None else frozen.whole(trained)
+    message.content = RecordDict({messages.MODEL_RECORD: model, messages.CONFIG_RECORD: settings})
     mark = f"client-{client}/"
     own = {name.removeprefix(mark): r for name, r in state.items() if name.startswith(mark)}
     context.state = RecordDict(own)
@@ -216,7 +204,7 @@ class OwnClients:
     `first` raises `ProgramError` for the app's mistake.
     """
 
-    layout: Layout
+    layout: messages.Layout
     as_client: Callable[[int], AbstractContextManager[tuple[Message, Context]]]
     first: FirstTrainings | None = None
 
@@ -234,7 +222,7 @@ class OwnClients:
             if reply.has_error():
                 raise RunError(f"the app replied with an error: {text_of(reply.error)}")
             with np.errstate(over="ignore", invalid="ignore"):
-                self.layout.flatten(trained_in(reply.content), row)
+                self.layout.flatten(messages.trained_in(reply.content), row)
                 np.subtract(received, row, out=row)
 
         return self._rows(clients, update)

@@ -21,11 +21,10 @@ from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.data.evaluation import numbers_by_name
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError, ProgramError, RunError
-from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import exchange
-from fl_shuffle.flower.messages import Layout, vector_of
+from fl_shuffle.flower.messages import Layout, read_answer, vector_of
 from fl_shuffle.flower.nodes import Assignment, Nodes
 from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.seeds import SeedTree

@@ -17,9 +17,8 @@ from flwr.clientapp import ClientApp
 from clients.app import app as client_app
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.grid import adopt_task_identity
-from fl_shuffle.flower.messages import Layout, TrainRequest, reply_with
+from fl_shuffle.flower.messages import Layout, TrainRequest, read_answer, reply_with
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.gradients import clipper
 from fl_shuffle.seeds import SeedTree

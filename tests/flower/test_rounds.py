@@ -21,7 +21,7 @@ from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError, RunError
-from fl_shuffle.flower.answers import read_answer
+from fl_shuffle.flower import messages
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
 from fl_shuffle.flower.messages import REQUEST_RECORD, Layout, TrainRequest, expired, reply_with
 from fl_shuffle.flower.nodes import Nodes
@@ -180,7 +180,7 @@ def test_what_is_no_whole_array_is_not_read(kind: str) -> None:
     causes: Counter[str] = Counter()
     for content in (KINDS[kind](np.ones((4, 5), np.float32)), RecordDict({"other": ArrayRecord()})):
         reply = Message(content, reply_to=message())
-        assert read_answer(reply, TrainRequest(1, np.arange(4)), 5, causes) is None
+        assert messages.read_answer(reply, TrainRequest(1, np.arange(4)), 5, causes) is None
     assert causes.total() == 8 and causes["sent no report"] >= 4
 
 
