@@ -7,8 +7,6 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +71,14 @@ def _play(config: Config, place: RunPlace, observer: Observer) -> None:
     server_app = load_function(config.app.server, "grid", "context", field="app.server")
     grid = _grid(config, run_config, observer)
     context = Context(grid.run.run_id, 1, {SIMULATED: True}, RecordDict(), run_config)
+    clients = logging.getLogger("fl_shuffle.client")
+    # Where somebody has set logging up, that decides who hears them.
+    heard = logging.NullHandler() if clients.hasHandlers() else _FirstOfAKind()
+    clients.addHandler(heard)
     try:
-        with _clients_heard():
-            server_app(grid, context)
+        server_app(grid, context)
     finally:
+        clients.removeHandler(heard)
         grid.close()
 
 
@@ -119,7 +121,10 @@ def _set_up_ray(own: bool) -> None:
 
 
 class _FirstOfAKind(logging.Handler):
-    """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
+    """Prints to the terminal, each kind of message once: clients repeat themselves every round.
+
+    In a simulation their data are the user's own; nothing of it may reach the run directory.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -132,22 +137,6 @@ class _FirstOfAKind(logging.Handler):
             if record.exc_info and logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
                 traceback.print_exception(record.exc_info[1])
             print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
-
-
-@contextmanager
-def _clients_heard() -> Iterator[None]:
-    """Show what the clients' side warns of: in a simulation its data are the user's own.
-
-    Only on the terminal (nothing of it may reach the run directory), and only where nobody has set
-    logging up.
-    """
-    log = logging.getLogger("fl_shuffle.client")
-    with ExitStack() as stack:
-        if not log.hasHandlers():
-            handler = _FirstOfAKind()
-            log.addHandler(handler)
-            stack.callback(log.removeHandler, handler)
-        yield
 
 
 def worker_count(config: Config) -> int:
