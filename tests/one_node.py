@@ -19,7 +19,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.federation import Federation
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.flower.settings import RESOLVED
 
 App = Callable[[Message, Context], Message]
@@ -72,7 +72,7 @@ class OneNode:
 
     def ask(self, request: TrainRequest, parameters: Tensor) -> Message:
         """The page's reply."""
-        model = Layout.flat(len(parameters)).record(parameters.numpy())
+        model = array_record({"p": parameters.numpy()}, shared=True)
         tables = self.federation.config.to_dict()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Federation, "made_of", lambda _: self.federation)

@@ -36,8 +36,8 @@ from fl_shuffle.flower.messages import (
     REPORT_RECORD,
     REPORTS,
     REQUEST_RECORD,
-    Layout,
     TrainRequest,
+    array_record,
     float32_array,
     read_answer,
 )
@@ -207,7 +207,7 @@ def _reply(content: RecordDict) -> object:
 
 @cache
 def _question() -> Message:
-    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    model = array_record({"p": np.zeros(3, np.float32)}, shared=True)
     return stamp(TrainRequest(1, np.arange(3)).message(model, 2))
 
 

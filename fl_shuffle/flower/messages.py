@@ -27,7 +27,6 @@ from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.grid import NamedError
 from fl_shuffle.shuffler.local import PartialSum, Reports
 
-PARAMETERS = "parameters"
 REPORTS = "reports"
 TOTAL, VALID = "total", "valid"
 """Of a simulated node: the exact sum of its clients' reports, and of which."""
@@ -128,11 +127,6 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-
-    @classmethod
-    def flat(cls, dimension: int) -> Layout:
-        """One array that is the vector itself."""
-        return cls((PARAMETERS,), ((dimension,),), ("float32",))
 
     @classmethod
     def of(cls, record: ArrayRecord) -> Layout:

@@ -159,7 +159,6 @@ class ShuffleStrategy(PlayedByStart):
 
     def __post_init__(self) -> None:
         self._dimension = self.optimizer.current().numel()
-        self._layout = Layout.flat(self._dimension)
         if self.frozen is not None:
             self.nodes.beside = self.frozen.records()
         self._rounds = 0

@@ -18,7 +18,7 @@ from clients.app import app as client_app
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.flower.grid import adopt_task_identity
-from fl_shuffle.flower.messages import Layout, TrainRequest, read_answer, reply_with
+from fl_shuffle.flower.messages import TrainRequest, array_record, read_answer, reply_with
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.gradients import clipper
 from fl_shuffle.seeds import SeedTree
@@ -64,7 +64,7 @@ def test_a_report_that_is_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     adopt_task_identity(1)
-    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    model = array_record({"p": np.zeros(3, np.float32)}, shared=True)
     shuffler = LocalShuffler(3, np.full(12, 1.5), SeedTree(1), min_reports=4, keep=False)
     batch = shuffler.open(1, np.ones(12, dtype=bool))
     both, one = np.array([True, True]), np.array([True, False])
@@ -158,7 +158,7 @@ def test_a_node_that_is_not_simulated_sends_no_sum(
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), "fl-shuffle-simulation": True}
     adopt_task_identity(7)
     message = TrainRequest(1, EVERYBODY, summed).message(
-        Layout.flat(650).record(np.zeros(650, np.float32)), 3
+        array_record({"p": np.zeros(650, np.float32)}, shared=True), 3
     )
     context = Context(7, 3, node_config, RecordDict(), run_config)
     with pytest.raises(ConfigError, match="fl-shuffle simulate"):

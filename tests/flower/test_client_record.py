@@ -15,7 +15,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
-from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.messages import TrainRequest, array_record
 from tests.one_node import nodes, reports_of
 
 ONE, DELTA = np.array([4]), 1e-5
@@ -77,7 +77,7 @@ def test_half_a_record_or_one_that_cannot_be_written_stops_everything(tmp_path: 
 def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
     config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
     tables = {"data": {"clients": 10}, "budgets": {"epsilon": 1.0}}
-    model, both = Layout.flat(650).record(np.zeros(650, np.float32)), np.arange(2)
+    model, both = array_record({"p": np.zeros(650, np.float32)}, shared=True), np.arange(2)
     with nodes(app, tables={**tables, "run": {"entropy": "system"}}, node_config=config) as grid:
         asked = [TrainRequest(number, both).message(model, 2) for number in (1, 1, 2, 3)]
         first, *later = [reports_of(reply) for reply in grid.send_and_receive(asked)]

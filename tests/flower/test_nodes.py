@@ -30,7 +30,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower import grid as grid_module
 from fl_shuffle.flower import node_registry
 from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, exchange, reply_of, stamp
-from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.flower.node_registry import NodeRegistry
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.settings import RESOLVED
@@ -214,7 +214,8 @@ def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
 
 
 def test_a_node_refuses_clients_it_does_not_hold() -> None:
-    grid, model = SuperNodes({1: part(1, 5)}), Layout.flat(650).record(np.zeros(650, np.float32))
+    grid = SuperNodes({1: part(1, 5)})
+    model = array_record({"p": np.zeros(650, np.float32)}, shared=True)
     for first in (9, 19):
         with pytest.raises(InvalidValueError, match="clients 10 to 19"):
             grid.push_messages([TrainRequest(1, np.arange(first, first + 2)).message(model, 1)])

@@ -23,7 +23,7 @@ from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError, RunError
 from fl_shuffle.flower import messages
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
-from fl_shuffle.flower.messages import REQUEST_RECORD, Layout, TrainRequest, expired, reply_with
+from fl_shuffle.flower.messages import REQUEST_RECORD, TrainRequest, expired, reply_with
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.randomizer_plan import make_plan
@@ -36,7 +36,7 @@ from fl_shuffle.shuffler.local import ExactSum, LocalShuffler, Shuffled, valid_r
 from tests.one_node import nodes
 
 CLIENTS, DIMENSION = 8, 5
-START = Layout.flat(DIMENSION).record(np.ones(DIMENSION, np.float32))
+START = messages.array_record({"p": np.ones(DIMENSION, np.float32)}, shared=True)
 
 
 class Rounds:

@@ -20,7 +20,7 @@ from fl_shuffle.data import Records
 from fl_shuffle.data.sources import load_records
 from fl_shuffle.data.task import forget_data
 from fl_shuffle.errors import DataError
-from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from tests.one_node import nodes
@@ -176,7 +176,7 @@ def test_a_client_tells_nobody_what_is_wrong_with_its_records(
         raise error("record 17 is odd")
 
     monkeypatch.setattr(clients.app.Federation, "of", refuses)
-    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    model = array_record({"p": np.zeros(3, np.float32)}, shared=True)
     with nodes(clients.app.app, tables={"data": {"clients": 4}}) as grid:
         reply = next(iter(grid.send_and_receive([TrainRequest(1, np.arange(4)).message(model, 2)])))
     assert reply.has_error() and not reply.error.reason
