@@ -42,6 +42,7 @@ from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces
+from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
@@ -143,6 +144,20 @@ class RunParts:
         if second is not None and self.config.privacy.randomizer == "declared":
             return [second]  # records were clipped in the training
         return [self.randomizers.clip, *([] if second is None else [second])]
+
+    def gradient_engine(
+        self, model: nn.Module, records: int, shape: tuple[int, ...], loss: Loss | None
+    ) -> GradientEngine:
+        """Of so many records of this shape in all, with the run's clipping; None: cross entropy."""
+        return make_gradient_engine(
+            model,
+            clip="record" if self.config.clip == "record" else "none",
+            norm=self.randomizers.norm,
+            device=self.config.run.device,
+            loss=loss,
+            records=records,
+            shape=shape,
+        )
 
     @cached_property
     def randomizer(self) -> Randomizer:
@@ -376,19 +391,10 @@ class Federation(RunParts):
 
     @cached_property
     def _clipper(self) -> Clipper:
-        device = torch.device(self.config.run.device)
-        records = Records(
-            self.task.inputs.to(device), self.task.labels.to(device), self.task.offsets
-        )
-        engine = make_gradient_engine(
-            self.model(),
-            clip="record" if self.config.clip == "record" else "none",
-            norm=self.randomizers.norm,
-            device=device,
-            loss=self.task.loss,
-            records=len(self.task.labels),
-            shape=tuple(self.task.inputs.shape[1:]),
-        )
+        task, device = self.task, torch.device(self.config.run.device)
+        shape = tuple(task.inputs.shape[1:])
+        engine = self.gradient_engine(self.model(), len(task.labels), shape, task.loss)
+        records = Records(task.inputs.to(device), task.labels.to(device), task.offsets)
         return make_clipper(self.config, records, self.randomizers, engine)
 
     def parameters_in(self, message: Message) -> Tensor:

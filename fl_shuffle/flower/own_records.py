@@ -17,7 +17,6 @@ from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.messages import Layout
 from fl_shuffle.gradients.clipper import Clipper, make_clipper
 from fl_shuffle.gradients.engine import GradientEngine, Loss
-from fl_shuffle.gradients.factory import make_gradient_engine
 from fl_shuffle.gradients.structure import check_module
 from fl_shuffle.randomizers.per_client import Ids
 
@@ -42,19 +41,11 @@ class OwnRecords:
 
     def engine(self, parts: RunParts, shape: tuple[int, ...]) -> GradientEngine:
         """Of records of this shape, with the run's clipping."""
-        clip, norm = parts.config.clip, parts.randomizers.norm
-        key = clip, norm, parts.config.run.device, shape
+        config, count = parts.config, parts.config.data.clients * parts.records_each
+        key = config.clip, parts.randomizers.norm, config.run.device, shape
         with self._making:
             if key not in self._engines:
-                self._engines[key] = make_gradient_engine(
-                    self.model(),
-                    clip="none" if clip == "update" else clip,
-                    norm=norm,
-                    device=parts.config.run.device,
-                    loss=self.loss,
-                    records=parts.config.data.clients * parts.records_each,
-                    shape=shape,
-                )
+                self._engines[key] = parts.gradient_engine(self.model(), count, shape, self.loss)
             return self._engines[key]
 
     def require_model(self, layout: Layout) -> None:

@@ -271,7 +271,7 @@ def test_with_its_records_it_is_a_client_of_the_framework() -> None:
 
 
 def means(
-    *given: tuple[Any, Any], records: int = 4, zero: bool = False, loss: Any = None
+    *given: tuple[Any, Any], records: int = 4, zero: bool = False, loss: Any = None, **privacy: str
 ) -> np.ndarray:
     """Clipped means [k, 8] of clients with these (x, y), of three features and two classes, by
     reports whose noise is below 1e-6; `records` = 0: of all a client has, clipped as one."""
@@ -285,7 +285,7 @@ def means(
         loss=loss,
     )
     tables = {
-        **settings(unit="record" if records else "client", clip_norm=CLIP),
+        **settings(unit="record" if records else "client", clip_norm=CLIP, **privacy),
         "data": {"clients": len(given), "records": records},
         "budgets": {"epsilon": 1e12},
     }
@@ -324,9 +324,10 @@ def test_a_replaced_record_moves_it_by_its_share(count: int) -> None:
     assert max(distance, most) <= 2 * CLIP / 4 + 1e-5 and most > 0.99 * 2 * CLIP / 4
 
 
-def test_with_the_client_unit_all_its_records_count() -> None:
+@pytest.mark.parametrize(("records", "clip"), [(0, "auto"), (4, "average")])
+def test_clipped_as_one_all_its_records_count(records: int, clip: str) -> None:
     x, y = made_up(7)
-    few, all_of_them = means((0.01 * x, y), (x, y), records=0)
+    few, all_of_them = means((0.01 * x, y), (x, y), records=records, clip=clip)
     torch.manual_seed(0)
     linear = nn.Linear(3, 2)
     nn.functional.cross_entropy(linear(0.01 * x), y).backward()

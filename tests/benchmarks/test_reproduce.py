@@ -167,10 +167,7 @@ def test_the_published_results_have_the_present_settings() -> None:
 
 
 @settings(max_examples=12, deadline=None)
-@given(
-    budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5),
-    share=st.floats(0.0, 0.95),
-)
+@given(budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5), share=st.floats(0.0, 0.95))
 def test_gspa_reduction_covers_binary_response(budgets: list[float], share: float) -> None:
     """Enumeration over all inputs, each client in turn the differing one."""
     epsilon = share * max(budgets)

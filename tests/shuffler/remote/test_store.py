@@ -17,11 +17,7 @@ import pytest
 from scipy.stats import chi2, ncx2
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.shuffler.remote.agreement import (
-    Agreement,
-    opened_report,
-    report_as_bytes,
-)
+from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report, report_as_bytes
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD, new_key, public_key, seal
 from fl_shuffle.shuffler.remote.store import FILE, Store
 from fl_shuffle.shuffler.remote.wire import OPEN, ShufflerError
