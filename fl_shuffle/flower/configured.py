@@ -12,24 +12,18 @@ from torch import nn
 
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, suggestion
 from fl_shuffle.federation import RunParts
+from fl_shuffle.flower import strategy
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.settings import require_same_app_config
-from fl_shuffle.flower.strategy import (
-    NO_EVALUATION,
-    Evaluate,
-    PlayedByStart,
-    metrics_in,
-    require_no_evaluation,
-)
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.threads import keep_one_thread
 
 _NO_METRICS = "metrics of clients are exact numbers about private records, and never leave them"
 NOT_TAKEN = {
     "fraction_train": "who takes part is training.participation of the configuration",
-    "fraction_evaluate": NO_EVALUATION,
+    "fraction_evaluate": strategy.NO_EVALUATION,
     "min_train_nodes": "the fewest reports to release are privacy.min_reports",
-    "min_evaluate_nodes": NO_EVALUATION,
+    "min_evaluate_nodes": strategy.NO_EVALUATION,
     "min_available_nodes": "the fewest reports to release are privacy.min_reports",
     "weighted_by_key": "num-examples is private, and never leaves a client",
     "arrayrecord_key": "the model travels as 'arrays'",
@@ -44,7 +38,7 @@ NO_MOD = "app.client must be a ShuffleClientApp, which reports whatever its trai
 """What to look at where nobody has sent a report."""
 
 
-class ConfiguredStrategy(PlayedByStart):
+class ConfiguredStrategy(strategy.PlayedByStart):
     """What `ShuffleStrategy.of` returns. `start` plays every round and writes the run directory."""
 
     def __init__(
@@ -76,7 +70,7 @@ class ConfiguredStrategy(PlayedByStart):
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Evaluate | None = None,
+        evaluate_fn: strategy.Evaluate | None = None,
     ) -> Result:
         """Play the run's rounds; returns Flower's `Result`: the final arrays, and what
         `evaluate_fn` has measured, round 0 being the initial model.
@@ -87,7 +81,7 @@ class ConfiguredStrategy(PlayedByStart):
         for public. Raises `ConfigError` or `InvalidValueError` for a model, metrics or settings
         that cannot be used, else as rounds do.
         """
-        require_no_evaluation(evaluate_config)
+        strategy.require_no_evaluation(evaluate_config)
         rounds = self._parts.config.run.rounds
         if num_rounds not in (None, rounds):
             raise InvalidValueError(
@@ -100,17 +94,17 @@ class ConfiguredStrategy(PlayedByStart):
         frozen = None if self._model is None else Frozen.of(self._model, initial_arrays)
         trained = initial_arrays if frozen is None else frozen.trained(initial_arrays)
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
-        first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
+        first = {} if evaluate_fn is None else strategy.metrics_in(evaluate_fn(0, initial_arrays))
         opened = load_attribute(STRATEGY, field="")
         given = self._parts, grid, self._context, trained, tuple(first), frozen
         settings = train_config or ConfigRecord()
-        with opened(*given) as strategy:
+        with opened(*given) as played:
             try:
-                result: Result = strategy.start(
+                result: Result = played.start(
                     grid, trained, rounds, timeout, settings, evaluate_fn=evaluate_fn
                 )
             except PrivacyBudgetError as error:
-                if strategy.answered:
+                if played.answered:
                     raise
                 raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None
         if first:

@@ -115,6 +115,11 @@ def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: S
     log = logging.getLogger("flwr")
     level = log.level
     log.setLevel(logging.ERROR)
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    backend: dict[str, Any] = {
+        "init_args": {"address": "local", "num_cpus": nodes, **quiet},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     try:
         _run_simulation(
             num_supernodes=nodes,
@@ -122,15 +127,7 @@ def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: S
             server_app=server,
             client_app_attr=app_tables(folder)["components"]["clientapp"],
             server_app_context=Context(run.run_id, 0, {}, RecordDict(), settings),
-            backend_config={
-                "init_args": {
-                    "address": "local",
-                    "num_cpus": nodes,
-                    "log_to_driver": False,
-                    "logging_level": logging.ERROR,
-                },
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            },
+            backend_config=backend,
             app_dir=str(folder),
             is_app=True,
             run=run,

@@ -20,14 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from fl_shuffle.durable_files import (
-    OWNER_ONLY,
-    PRIVATE_FOLDER,
-    UNFINISHED,
-    open_private,
-    replace_text,
-    said_in_one_line,
-)
+from fl_shuffle import durable_files as files
 from fl_shuffle.errors import ConfigError, RunError, require_choice
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.store import WITNESS_AT
@@ -108,12 +101,12 @@ class RunDirectory:
     def create(cls, out: Path) -> RunDirectory:
         """A new one below `out`, named by date and time: whoever comes second in the same second
         gets the next name. Raises `RunError` if none can be made there."""
-        with said_in_one_line(out, USE):
+        with files.said_in_one_line(out, USE):
             out.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
             path = out / (stamp() if number == 1 else f"{stamp()}-{number}")
-            with said_in_one_line(path, USE), suppress(FileExistsError):
-                path.mkdir(mode=PRIVATE_FOLDER)
+            with files.said_in_one_line(path, USE), suppress(FileExistsError):
+                path.mkdir(mode=files.PRIVATE_FOLDER)
                 return cls(path)
         raise AssertionError("unreachable")
 
@@ -125,14 +118,14 @@ class RunDirectory:
         """
         path = path.resolve()
         require_free(path)
-        with said_in_one_line(path, USE):
-            path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with files.said_in_one_line(path, USE):
+            path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         directory = cls(path)
         try:
             # Again: another process may have been there between the first look and the lock.
             require_free(path)
-            with said_in_one_line(path, USE):
-                path.chmod(PRIVATE_FOLDER)
+            with files.said_in_one_line(path, USE):
+                path.chmod(files.PRIVATE_FOLDER)
                 for entry in path.iterdir():
                     if entry.name != LOCK:
                         entry.unlink()  # of a process that died before its run began
@@ -143,15 +136,15 @@ class RunDirectory:
 
     def write(self, name: str, text: str) -> None:
         """Put a whole file in its place, in one step."""
-        replace_text(self.path / name, text)
+        files.replace_text(self.path / name, text)
 
     @contextmanager
     def logging(self, *, times: bool) -> Iterator[None]:
         """Write what is said below `fl_shuffle.run` to run.log, with times or not. Raises
         `RunError` where there can be none."""
         path = self.path / LOG
-        with said_in_one_line(path):
-            opened = open_private(path, "a")
+        with files.said_in_one_line(path):
+            opened = files.open_private(path, "a")
         with opened as file:
             handler = logging.StreamHandler(file)
             time = "%(asctime)s " if times else ""
@@ -174,7 +167,7 @@ class RunDirectory:
 
 def require_free(path: Path) -> None:
     """Raise `RunError` unless a new run may use `path`: no run ever began there."""
-    with said_in_one_line(path, USE):
+    with files.said_in_one_line(path, USE):
         if not path.exists():
             return
         if not path.is_dir():
@@ -189,7 +182,7 @@ def require_free(path: Path) -> None:
 
 def require_begun(path: Path) -> None:
     """Raise `RunError` unless `path` holds the ledger of a run."""
-    with said_in_one_line(path, USE):
+    with files.said_in_one_line(path, USE):
         if (path / LEDGER).is_file():
             return
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
@@ -201,7 +194,7 @@ def require_begun(path: Path) -> None:
 
 def _before_a_run(name: str) -> bool:
     """Whether a run's directory may hold this file before its ledger."""
-    return name == LOCK or name.removesuffix("-journal").endswith(UNFINISHED)
+    return name == LOCK or name.removesuffix("-journal").endswith(files.UNFINISHED)
 
 
 def stamp() -> str:
@@ -211,8 +204,8 @@ def stamp() -> str:
 
 def _locked(path: Path) -> int:
     """The descriptor that holds the lock of this folder; closing it gives the folder back."""
-    with said_in_one_line(path, USE):
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
+    with files.said_in_one_line(path, USE):
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, files.OWNER_ONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
