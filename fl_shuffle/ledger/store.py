@@ -35,7 +35,7 @@ from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.durable_files import replace_file, said_in_one_line
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.tables import ATTENDANCE, LOWER_NAMES, PAIRS, SPENT_NAMES, TABLES
+from fl_shuffle.ledger.tables import ATTENDANCE, LOWER_NAMES, PAIRS, ROUNDS, SPENT_NAMES, TABLES
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
@@ -268,12 +268,16 @@ class Ledger:
 
     def record_metrics(
         self, round_number: int, metrics: Mapping[str, float], seconds: float | None
-    ) -> None:
+    ) -> dict[str, Any]:
         """Stage what was measured after a round, and how long all of it took (None where times are
-        not published); durable together with its checkpoint."""
+        not published); durable together with its checkpoint. Returns the round's line of
+        metrics.csv."""
         found = {name: value for name, value in metrics.items() if not math.isnan(value)}
         insert(self._db, "metrics", [(round_number, *each) for each in found.items()])
         self._db.execute("UPDATE rounds SET seconds = ? WHERE round = ?", (seconds, round_number))
+        query = f"SELECT {', '.join(ROUNDS.values())} FROM rounds WHERE round = ?"
+        stored = self._db.execute(query, (round_number,)).fetchone()
+        return {**found, **dict(zip(ROUNDS, stored, strict=True))}
 
     def checkpoint(self, round_number: int, state: bytes | str) -> None:
         """Stage what is needed to go on after `round_number` if the process dies: itself, or the

@@ -152,8 +152,7 @@ class JsonDisplay(Display):
 
     def round(self, outcome: RoundOutcome) -> None:
         """The round's row of metrics.csv."""
-        times = {"seconds": outcome.seconds} if publishes_times(self.run.config) else {}
-        self._print("round", **outcome.row, delta=outcome.spend.delta, **times)
+        self._print("round", **outcome.row, delta=outcome.spend.delta)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """What summary.json holds."""

@@ -7,13 +7,12 @@ The grid carries the observer to the ServerApp; where there is none it tells Flo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.ledger.tables import EPSILONS
 
 
 def publishes_times(config: Config) -> bool:
@@ -24,25 +23,15 @@ def publishes_times(config: Config) -> bool:
 @dataclass(frozen=True)
 class RoundOutcome:
     """What a round has cost, how many clients that were asked are not in it, how long it took in
-    seconds, and what was measured after it."""
+    seconds, and what was measured after it; `row`: what of it is published, by the columns of
+    metrics.csv, once it is in the ledger."""
 
     round_number: int
     spend: Spend
     dropped: int
     seconds: float
     metrics: dict[str, float]
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """What of it is published, times aside, by the columns of metrics.csv."""
-        spend = self.spend
-        return {
-            "round": self.round_number,
-            "n_reports": spend.n_reports,
-            **self.metrics,
-            "gspa_mu": spend.mu_total,
-            **{EPSILONS[name]: column.worst for name, column in spend.columns.items()},
-        }
+    row: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

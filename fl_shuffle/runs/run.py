@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ class Run:
     def record(self, outcome: events.RoundOutcome, state: dict[str, Any] | None) -> None:
         """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
         seconds = outcome.seconds if self._seeded else None
-        self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
+        row = self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         now = time.monotonic()
         due = not self._seeded or now - self._last_checkpoint >= CHECKPOINT_SECONDS
         if state is not None and due:
@@ -145,9 +146,9 @@ class Run:
             kept = store_state(self._directory.path, state)
             self.ledger.checkpoint(outcome.round_number, kept)
         with open_private(self._directory.path / METRICS, "a") as file:
-            file.write(_line_of({**outcome.row, "seconds": seconds}, self._columns))
+            file.write(_line_of(row, self._columns))
         self.rounds, self._spend = outcome.round_number, outcome.spend
-        self._observer(events.RoundFinished(outcome))
+        self._observer(events.RoundFinished(replace(outcome, row=row)))
 
     def restore(self, optimizer: ServerOptimizer) -> None:
         """Put a resumed run's optimizer and accountant back; `counted` is known from here on."""
