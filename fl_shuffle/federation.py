@@ -46,7 +46,7 @@ from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
-from fl_shuffle.randomizers.per_client import Ids
+from fl_shuffle.randomizers.base import Ids
 from fl_shuffle.randomizers.personal import NoiseSource, Randomizer, make_randomizer
 from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import FlowerLog
@@ -136,14 +136,6 @@ class RunParts:
     def records_each(self) -> int:
         """Of how many records each client makes its mean, where the app gives them."""
         return max(1, self.config.data.records)
-
-    @property
-    def update_clips(self) -> list[float | np.ndarray]:
-        """To what a client's update is clipped, one after the other; see `ClippedRows`."""
-        second = self.randomizers.client_clip
-        if second is not None and self.config.privacy.randomizer == "declared":
-            return [second]  # records were clipped in the training
-        return [self.randomizers.clip, *([] if second is None else [second])]
 
     def gradient_engine(
         self, model: nn.Module, records: int, shape: tuple[int, ...], loss: Loss | None

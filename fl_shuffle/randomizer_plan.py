@@ -44,17 +44,17 @@ class RandomizerPlan:
     """Per client, float64 arrays of shape [clients].
 
     A client's report is `weight * (mean + noise)`, rounded to a public grid of step `step`: `mean`
-    has norm at most `radius` after clipping each record (or the average, or the update) to `clip`,
-    `noise` has scale `scale` per coordinate. `sensitivity` bounds the change of `mean` when one
-    unit of privacy is replaced. Any `group` reports have an exact float32 sum. A user's own
-    randomizer is `custom`, and makes reports of means as they are. In a round a client sends
-    `reports_per_round` reports of one mean, each with noise of its own.
+    has norm at most `radius`: its records are clipped to `clip`, or it is to `mean_clip`, or both
+    (None: it is not); `noise` has scale `scale` per coordinate. `sensitivity` bounds the change of
+    `mean` when one unit of privacy is replaced. Any `group` reports have an exact float32 sum. A
+    user's own randomizer is `custom`, and makes reports of means as they are. In a round a client
+    sends `reports_per_round` reports of one mean, each with noise of its own.
     """
 
     noise: str
     norm: int
     clip: Vector
-    client_clip: float | None
+    mean_clip: Vector | None
     radius: Vector
     sensitivity: Vector
     scale: Vector
@@ -160,8 +160,9 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     group = exact_group(float(step.min()), float(largest.max())) if own is None else 1
     classes, class_of = _classes(noise, known, reach, weight * sensitivity, budgets, records)
     honest = bool((calibrated_for >= sensitivity * (1 - 1e-12)).all())
+    mean_clip = _mean_clip(config, radius)
     return RandomizerPlan(
-        noise, norm, clip, privacy.client_clip, radius, sensitivity, scale, weight, step, group,
+        noise, norm, clip, mean_clip, radius, sensitivity, scale, weight, step, group,
         classes, class_of, honest, custom, privacy.reports_per_round,
     )  # fmt: skip
 
@@ -172,16 +173,16 @@ def _declared_plan(config: Config, budgets: Budgets, records: NDArray[np.int64])
     assert privacy.declared_sigma is not None
     clip, scale = privacy.clip_norm * ones, privacy.declared_sigma * ones
     sensitivity = declared_sensitivity(privacy.clip_norm, privacy.declared_steps) * ones
-    longest = privacy.client_clip or REACH * privacy.clip_norm
+    longest = (privacy.client_clip or REACH * privacy.clip_norm) * ones
     delta = privacy.target_delta * ones
     epsilon = gaussian_epsilon(privacy.target_delta, float(sensitivity[0] / scale[0])) * ones
-    custom = Declared(epsilon, delta, longest * ones)
+    custom = Declared(epsilon, delta, longest)
     step, largest = custom.grid(), custom.largest()
     require_exact(len(step), float(largest.max()), float(step.min()))
     own = Budgets(epsilon, delta)
     classes, class_of = _classes("declared", scale, sensitivity / 2.0, sensitivity, own, records)
     return RandomizerPlan(
-        "declared", 2, clip, longest, longest * ones, sensitivity, scale, ones, step, 1,
+        "declared", 2, clip, longest, longest, sensitivity, scale, ones, step, 1,
         classes, class_of, labelled_private=True, custom=custom,
     )  # fmt: skip
 
@@ -195,6 +196,15 @@ def _radii(config: Config, norm: int, clip: Vector, batch: Vector) -> tuple[Vect
     # Scaling into a ball is 1-Lipschitz in l2, but where it acts only 2-Lipschitz in l1.
     stretch = np.where((norm == 1) & (second < clip), 2.0, 1.0)
     return np.minimum(clip, second), np.minimum(stretch * sensitivity, 2.0 * second)
+
+
+def _mean_clip(config: Config, radius: Vector) -> Vector | None:
+    """To what means, or updates, are clipped [clients]; None where their records alone are."""
+    if config.clip != "record":
+        return radius
+    second = config.privacy.client_clip
+    # Not the radius: in l1 a clip that is no shorter than the records' must not act.
+    return None if second is None else np.full_like(radius, second)
 
 
 def _discrete_noise(noise: str, radius: Vector, budgets: Budgets) -> tuple[Vector, Vector, Budgets]:

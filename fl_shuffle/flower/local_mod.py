@@ -58,7 +58,7 @@ class LocalRandomizerMod:
             self.scale = analytic_sigma(epsilon0, delta0, 2.0 * clip)
         else:
             self.scale = 2.0 * clip / epsilon0
-        self._clip = clip
+        self._clip = np.array([clip])
         self._randomizer = kind(
             *(np.array([each]) for each in (epsilon0, delta0, clip, self.scale))
         )
@@ -90,7 +90,7 @@ class LocalRandomizerMod:
         itself = OwnClients(layout, lambda _: nullcontext((message, context)))
         model = torch.from_numpy(layout.flatten(model_in(message.content)))
         updates = partial(itself.updates, call_next)
-        clip = ClippedRows(updates, [self._clip], self._randomizer.norm)
+        clip = ClippedRows(updates, self._clip, self._randomizer.norm)
         stream = NoiseStream(os.urandom(KEY_BYTES), len(model), bits=64)
         report = self._randomizer.reports(clip(model, ITSELF), ITSELF, stream)[0]
         return layout.record((model - report).numpy())

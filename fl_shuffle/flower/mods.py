@@ -36,7 +36,7 @@ from fl_shuffle.flower.settings import is_simulated
 from fl_shuffle.gradients.clipper import ClippedRows, Clipper
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.randomizers.per_client import Ids
+from fl_shuffle.randomizers.base import Ids
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -168,7 +168,7 @@ class ShuffleClientApp(ClientApp):
                 "ShuffleClientApp(records=..., model=...), or set privacy.unit = 'client'"
             )
         updates = partial(clients.updates, call_next)
-        return ClippedRows(updates, parts.update_clips, parts.randomizers.norm)
+        return ClippedRows(updates, parts.randomizers.radius, parts.randomizers.norm)
 
 
 @contextmanager

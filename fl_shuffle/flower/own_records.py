@@ -18,7 +18,7 @@ from fl_shuffle.flower.messages import Layout
 from fl_shuffle.gradients.clipper import Clipper, make_clipper
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.structure import check_module
-from fl_shuffle.randomizers.per_client import Ids
+from fl_shuffle.randomizers.base import Ids
 
 RecordsOf = Callable[[Context], tuple[Any, Any]]
 """(context of a client) -> its (x [n, ...], y [n] or [n, k]): tensors or arrays."""

@@ -9,31 +9,24 @@ are taken, whether the mean is clipped again, and whether rows are needed at all
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.gradients.engine import GradientEngine
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_behind, on_grid, sum_grid
-from fl_shuffle.gradients.row_clips import clip_rows, row_clips
+from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.gradients.softmax_regression import PreparedSum, SoftmaxRegression, SumPlan
 from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.randomizers.per_client import (
-    Ids,
-    PerClient,
-    consecutive,
-    equal_or_each,
-    of_clients,
-    weigh_,
-)
+from fl_shuffle.randomizers.additive import weigh_
+from fl_shuffle.randomizers.base import FloatArray, Ids
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -57,6 +50,11 @@ class Clipper(Protocol):
 
     def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
         """See the class."""
+
+
+def consecutive(clients: Ids) -> bool:
+    """Whether these ascending ids leave none out."""
+    return int(clients[-1] - clients[0]) + 1 == len(clients)
 
 
 @dataclass(frozen=True)
@@ -98,14 +96,15 @@ class Asked(Protocol):
 
 
 class ClippedRows:
-    """Rows from `rows`, each clipped in norm `norm` (1 or 2) to its own of all the `radii` in turn.
+    """Rows from `rows`, each clipped in norm `norm` (1 or 2) to its client's of the `radii`
+    [clients]; where they are None, `rows` are clipped already.
 
     What is not finite counts as zero, whoever made it: a missing report would tell of it.
     """
 
-    def __init__(self, rows: Rows, radii: Sequence[PerClient], norm: int) -> None:
+    def __init__(self, rows: Rows, radii: FloatArray | None, norm: int) -> None:
         self._rows = rows
-        self._radii = [equal_or_each(radius) for radius in radii]
+        self._radii = radii
         self._norm = norm
 
     def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
@@ -118,8 +117,8 @@ class ClippedRows:
     def rows(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         """The same, counting in `tally` what is not finite."""
         rows = self._rows(parameters, clients, tally)
-        for radius in self._radii:
-            valid = clip_rows(rows, of_clients(radius, clients), self._norm)
+        if self._radii is not None:
+            valid = clip_rows(rows, self._radii[clients], self._norm)
             tally.add_clients(int((~valid).sum()))
         return rows
 
@@ -134,7 +133,7 @@ class SumOfMeans:
     """
 
     rows: ClippedRows
-    weight: PerClient
+    weight: FloatArray
     grid: float
     blocks: Callable[[Ids], Ids]
     prepare: Callable[[Ids], PreparedSum] | None
@@ -164,7 +163,7 @@ class SumOfMeans:
         blocks = self.blocks(clients)
         for a, b in pairwise(starts_of_pieces(blocks, len(parameters)).tolist()):
             rows = self.rows.rows(parameters, clients[a:b], tally)
-            weigh_(rows, of_clients(self.weight, clients[a:b]))
+            weigh_(rows, self.weight[clients[a:b]])
             values = rows.cpu().numpy()
             inside = blocks[(blocks >= a) & (blocks <= b)] - a
             for first, last in pairwise(inside.tolist()):
@@ -178,24 +177,15 @@ def make_clipper(
 ) -> Clipper:
     """The clipper that the settings ask for, of gradients or of several local steps."""
     log.info("gradients: %s", engine.path)
-    radii: list[PerClient] = []
-    if config.clip != "record":
-        radii.append(plan.clip)
-    if plan.client_clip is not None:
-        radii.append(plan.client_clip)
-    clip, weight = engine_clip(config, records, plan), equal_or_each(plan.weight)
-    training = config.training
+    clip, training = engine_clip(config, records, plan), config.training
 
     def means(parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         inputs, labels, bounds = records.of(clients)
-        radius = of_clients(clip, clients)
-        return engine.client_means(
-            parameters, inputs, labels, bounds, radius, tally, mean_clips(clients)
-        )
+        radii, last = clip[clients], mean_clips(clients)
+        return engine.client_means(parameters, inputs, labels, bounds, radii, tally, last)
 
-    def mean_clips(clients: Ids) -> NDArray[np.float64] | None:
-        own = [of_clients(radius, clients) for radius in radii]
-        return row_clips(own, len(clients), plan.norm) if own else None
+    def mean_clips(clients: Ids) -> FloatArray | None:
+        return None if plan.mean_clip is None else plan.mean_clip[clients]
 
     def updates(parameters: Tensor, clients: Ids, _tally: NonfiniteRecords) -> Tensor:
         inputs, labels, bounds = records.of(clients)
@@ -206,7 +196,8 @@ def make_clipper(
         return moved.neg_()
 
     several = training.local_steps > 1
-    rows = ClippedRows(updates, radii, plan.norm) if several else ClippedRows(means, [], plan.norm)
+    make, radii = (updates, plan.mean_clip) if several else (means, None)
+    rows = ClippedRows(make, radii, plan.norm)
     if config.run.noise == "per-report":
         return rows
     sizes, grid = records.sizes, sum_grid(float(np.sum(plan.weight * plan.radius)))
@@ -214,31 +205,29 @@ def make_clipper(
     def prepare(clients: Ids) -> PreparedSum:
         assert isinstance(engine, SoftmaxRegression)
         inputs, labels, bounds = records.of(clients)
-        radius, counts = of_clients(clip, clients), of_clients(weight, clients)
-        return engine.prepared_sum(
-            inputs, labels, SumPlan(bounds, radius, counts, grid, mean_clips(clients))
-        )
+        own, last = (clip[clients], plan.weight[clients]), mean_clips(clients)
+        return engine.prepared_sum(inputs, labels, SumPlan(bounds, *own, grid, last))
 
     return SumOfMeans(
         rows,
-        weight,
+        plan.weight,
         grid,
         lambda clients: engine.packing.starts(sizes[clients]),
         prepare if isinstance(engine, SoftmaxRegression) and not several else None,
     )
 
 
-def engine_clip(config: Config, records: Asked, plan: RandomizerPlan) -> PerClient:
+def engine_clip(config: Config, records: Asked, plan: RandomizerPlan) -> FloatArray:
     """The clips that the engine is asked for: the plan's, lowered by what float32 steps behind its
     means add to the move of a record, so that in all it is what the plan says."""
     sizes = records.sizes
     stretch = move_error_behind(
         sizes if config.clip == "record" else np.zeros_like(sizes),
         plan.norm,
-        clipped=plan.client_clip is not None,
+        clipped=config.privacy.client_clip is not None,
         weighted=bool((plan.weight != 1.0).any()),
     )
-    return equal_or_each(plan.clip / stretch)
+    return plan.clip / stretch
 
 
 def starts_of_pieces(blocks: Ids, dimension: int) -> Ids:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,7 +30,9 @@ def clip_rows(
         raise InvalidValueError(
             "rows", f"{rows.dtype} {list(rows.shape)}", "must be float32 [K, d]"
         )
-    radii = _radii(radius, len(rows))
+    radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), len(rows))
+    if not bool(np.all((radii >= SMALLEST) & (radii <= LARGEST))):
+        raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
     if rows.device.type != "cpu":
         return _clip_on_device(rows.detach(), radii, norm)
     from fl_shuffle.compiled import rows as loops
@@ -43,18 +43,6 @@ def clip_rows(
     if own.data_ptr() != rows.data_ptr():
         rows.detach().copy_(own)
     return ~invalid
-
-
-def row_clips(radii: Sequence[float | FloatArray], rows: int, norm: int) -> FloatArray:
-    """What `rows` rows are clipped to, [rows], that are clipped to each of the radii in turn."""
-    return np.asarray(np.minimum.reduce([_radii(radius, rows) for radius in radii]))
-
-
-def _radii(radius: float | NDArray[np.float64], rows: int) -> FloatArray:
-    radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), (rows,))
-    if not bool(np.all((radii >= SMALLEST) & (radii <= LARGEST))):
-        raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
-    return radii
 
 
 def _clip_on_device(rows: torch.Tensor, radii: FloatArray, norm: int) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from fl_shuffle.data.models import flatten_parameters
 from fl_shuffle.data.task import load_task
 from fl_shuffle.federation import Federation
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
-from fl_shuffle.randomizers.per_client import Ids
+from fl_shuffle.randomizers.base import Ids
 from fl_shuffle.shuffler.exact_sums import ExactSum
 
 REPEATS = 3

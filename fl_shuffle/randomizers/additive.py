@@ -11,21 +11,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.errors import require_real
-from fl_shuffle.randomizers.base import LARGEST, SMALLEST, LocalRandomizer, Noise
-from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
-from fl_shuffle.randomizers.noise_exact import REACH
-from fl_shuffle.randomizers.per_client import (
+from fl_shuffle.randomizers.base import (
+    LARGEST,
+    SMALLEST,
     FloatArray,
     Ids,
-    equal_or_each,
-    of_clients,
-    weigh_,
+    LocalRandomizer,
+    Noise,
 )
+from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
+from fl_shuffle.randomizers.noise_exact import REACH
 
 
 class Gaussian(LocalRandomizer):
@@ -56,9 +57,6 @@ class Gaussian(LocalRandomizer):
         self.scale = weight * scale
         self.step = grid_steps(self.scale, weight * radius) if step is None else step
         self._weight = weight
-        self._weights = equal_or_each(weight)
-        self._scales = equal_or_each(self.scale)
-        self._steps = equal_or_each(self.step)
 
     def bound(self) -> FloatArray:
         """A point of the grid: noise ends, see `noise`."""
@@ -76,9 +74,8 @@ class Gaussian(LocalRandomizer):
 
     def reports(self, means: Tensor, clients: Ids, stream: NoiseStream) -> Tensor:
         """In place, in one pass; with 64-bit words what the ideal sum is rounded to."""
-        weigh_(means, of_clients(self._weights, clients))
-        scale, step = of_clients(self._scales, clients), of_clients(self._steps, clients)
-        return stream.add_(self.law, means, clients, scale, step)
+        weigh_(means, self._weight[clients])
+        return stream.add_(self.law, means, clients, self.scale[clients], self.step[clients])
 
 
 class Laplace(Gaussian):
@@ -90,6 +87,12 @@ class Laplace(Gaussian):
 
 NOISES: dict[str, type[Gaussian]] = {"gaussian": Gaussian, "laplace": Laplace}
 """By the names of `privacy.randomizer`."""
+
+
+def weigh_(rows: Tensor, weight: FloatArray) -> None:
+    """In place: rows [k, d] times their clients' weights [k]."""
+    if (weight != 1.0).any():
+        rows *= torch.from_numpy(weight.astype(np.float32))[:, None].to(rows.device)
 
 
 def grid_step(scale: float, radius: float) -> float:

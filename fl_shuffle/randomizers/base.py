@@ -20,9 +20,11 @@ from torch import Tensor
 from fl_shuffle.errors import ConfigError, InvalidValueError, text_of
 from fl_shuffle.plugins import load_attribute, load_function
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.per_client import FloatArray, Ids
 
 log = logging.getLogger("fl_shuffle.client")
+
+FloatArray = NDArray[np.float64]
+Ids = NDArray[np.int64]
 
 OwnFunction = Callable[[NDArray[np.float32], float, float, np.random.Generator], object]
 """(mean [d], epsilon, delta, generator) -> report [d]."""

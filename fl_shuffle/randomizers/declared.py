@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers.base import LocalRandomizer, Noise
-from fl_shuffle.randomizers.per_client import FloatArray, Ids
+from fl_shuffle.randomizers.base import FloatArray, Ids, LocalRandomizer, Noise
 
 REACH = 1e3
 """An update is cut at so many clips, unless `privacy.client_clip` says where: only nonsense is."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers.base import LocalRandomizer, Noise
-from fl_shuffle.randomizers.per_client import FloatArray, Ids
+from fl_shuffle.randomizers.base import FloatArray, Ids, LocalRandomizer, Noise
 from fl_shuffle.randomizers.samplers import Integers, Words, discrete_gaussian, discrete_laplace
 
 LARGEST = 1 << 23

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
-from fl_shuffle.randomizers.base import LocalRandomizer
+from fl_shuffle.randomizers.base import Ids, LocalRandomizer
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.per_client import Ids
 from fl_shuffle.seeds import KEY_BYTES, SeedTree
 
 

@@ -17,7 +17,7 @@ from fl_shuffle.gradients import rounding
 from fl_shuffle.gradients.clipper import Records, engine_clip
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizer_plan import make_plan
-from fl_shuffle.randomizers.per_client import weigh_
+from fl_shuffle.randomizers.additive import weigh_
 from tests.gradients.gradient_modules import Branching, OwnForward, Problem
 
 
@@ -204,8 +204,8 @@ def test_what_follows_a_mean_keeps_the_move_of_a_record(
     allowed = (given > 0.9) & (given <= 1.0) & (lengths(both[0], plan.norm) <= radius)
     assert allowed.mean() > 0.5
     for rows in map(torch.from_numpy, both):
-        if plan.client_clip is not None:
-            clip_rows(rows, plan.client_clip, plan.norm)
-        weigh_(rows, plan.weight[0])
+        if plan.mean_clip is not None:
+            clip_rows(rows, plan.mean_clip[0], plan.norm)
+        weigh_(rows, np.full(len(rows), plan.weight[0]))
     moved = lengths(np.subtract(*both, dtype=np.float64), plan.norm)[allowed].max()
     assert least < moved / float((plan.weight * plan.sensitivity)[0]) <= 1.0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.gradients import NonfiniteRecords, Packing
 from fl_shuffle.gradients.rounding import sum_grid
-from fl_shuffle.gradients.row_clips import clip_rows, row_clips
+from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.gradients.softmax_regression import PreparedSum, SoftmaxRegression, SumPlan
 from tests.gradients.gradient_modules import Problem
 
@@ -41,8 +41,7 @@ class Federation(Problem):
         drawn = np.random.default_rng(4)
         self.radius = torch.from_numpy(drawn.uniform(0.3, 4.0, len(sizes)))
         self.weights, self.second = drawn.uniform(0.2, 3.0, len(sizes)), second
-        both = [self.radius.numpy(), second or 1.0]
-        self.clips = row_clips(both, len(sizes), self.engine.norm) if second else None
+        self.clips = np.minimum(self.radius.numpy(), second) if second else None
         self.reach = float(np.sum(self.weights * np.minimum(self.radius.numpy(), second or np.inf)))
 
     def by_rows(self, tally: NonfiniteRecords) -> Tensor:
