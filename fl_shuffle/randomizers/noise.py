@@ -270,7 +270,7 @@ def _draw_on_cpu(
     steps: FloatArray,
 ) -> None:
     """target <- round(target + scale * noise, step), not rounded where steps are zero."""
-    from fl_shuffle.randomizers import noise_loops
+    from fl_shuffle.randomizers.noise_loops import LOOPS
 
     layout = words.layout
     wide = layout.word_bytes == 8
@@ -291,7 +291,11 @@ def _draw_on_cpu(
                 source = noise_exact.Source(words.key, np.asarray(ids[rows], np.int64), tile, block)
                 noise_exact.add(law, source, part, scales[rows], steps[rows])
             else:
-                noise_loops.add(law, block, part, sizes[rows], magic[rows])
+                # A piece of rows, as the loops take it: from its first number on.
+                (count, columns), stride = part.shape, part.strides[0] // part.itemsize
+                length = (count - 1) * stride + columns
+                flat = np.lib.stride_tricks.as_strided(part, (length,), (part.itemsize,))
+                LOOPS[law](block, flat, 0, stride, columns, sizes[rows], magic[rows])
 
 
 def draw_on_device(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_shuffle.compiled import bits_of, float_of, inlined, kernel
 
@@ -141,19 +140,4 @@ def _add_laplace(
             values[j] = ((values[j] + noise) + grid) - grid
 
 
-_LOOPS = {"normal": _add_normal, "laplace": _add_laplace}
-
-
-def add(
-    law: str,
-    words: NDArray[Any],
-    part: NDArray[np.float32],
-    scale: NDArray[np.float32],
-    magic: NDArray[np.float32],
-) -> None:
-    """`_add_normal` or `_add_laplace` on `part` [k, n], a piece of rows of unit stride."""
-    count, columns = part.shape
-    stride = part.strides[0] // part.itemsize
-    length = (count - 1) * stride + columns
-    flat = np.lib.stride_tricks.as_strided(part, (length,), (part.itemsize,))
-    _LOOPS[law](words, flat, 0, stride, columns, scale, magic)
+LOOPS = {"normal": _add_normal, "laplace": _add_laplace}
