@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,7 @@ class Run:
         self._last_checkpoint = -math.inf
         self._expected = 0
         self._columns: tuple[str, ...] = ()
+        self._lines: IO[str] = StringIO()  # until `restore` has made the file
         self._spend: Spend | None = None
         self._counted: Mask | None = None
         directory.write(CONFIG, resume.as_text(config.to_dict()))
@@ -145,8 +147,8 @@ class Run:
             self._last_checkpoint = now
             kept = store_state(self._directory.path, state)
             self.ledger.checkpoint(outcome.round_number, kept)
-        with open_private(self._directory.path / METRICS, "a") as file:
-            file.write(_line_of(row, self._columns))
+        self._lines.write(_line_of(row, self._columns))
+        self._lines.flush()
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(events.RoundFinished(replace(outcome, row=row)))
 
@@ -174,6 +176,12 @@ class Run:
         self._columns = view.columns
         lines = [_line_of(row, self._columns) for row in view.lines if row["round"] < before]
         self._directory.write(METRICS, "".join([",".join(self._columns) + "\n", *lines]))
+        self.close()
+        self._lines = open_private(self._directory.path / METRICS, "a")
+
+    def close(self) -> None:
+        """Close metrics.csv: each of its lines is written already."""
+        self._lines.close()
 
     def announce(self, notes: list[tuple[str, str]]) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches. `notes`
@@ -282,8 +290,10 @@ def open_run(
         if known is not None and known.config != facts.config.to_dict():
             ledger.set_meta("config", facts.config.to_dict())
         command = _resuming(directory.path, facts, observer)
-        with directory.logging(times=seeded), _can_go_on(command), closing(ledger):
-            run = Run(directory, facts, ledger, accountant, observer, known)
+        with (
+            directory.logging(times=seeded), _can_go_on(command), closing(ledger),
+            closing(Run(directory, facts, ledger, accountant, observer, known)) as run,
+        ):  # fmt: skip
             run.announce(notes)
             yield run
     except KeyboardInterrupt:
