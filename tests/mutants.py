@@ -100,6 +100,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir()
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
         for name in filter(None, names.stdout.split("\0")):
@@ -180,19 +181,25 @@ def play(chosen: Sequence[Mutant], jobs: int) -> list[str]:
     for name in LIBRARIES:
         import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copies = []
-        for number in range(jobs):
-            own = Path(folder, str(number))
-            own.mkdir()
-            copies.append(Copy(own))
+        copies = [Copy(Path(folder, str(number))) for number in range(jobs)]
         tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.must_fail))
         print(f"{len(tests)} tests without any fault:", flush=True)
-        os.waitpid(copies[0].start(None, tests), 0)
-        right = copies[0].outcome()
-        if right is None or right["code"] not in (0, 1):
-            return [f"tests cannot be played on what is not changed:\n{copies[0].output}"]
+        # Each copy has its share of their files.
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        shares = [tuple(files[number::jobs]) for number in range(min(jobs, len(files)))]
+        for child in [
+            copy.start(None, [test for test in tests if test.startswith(share)])
+            for copy, share in zip(copies, shares, strict=False)
+        ]:
+            os.waitpid(child, 0)
+        failed: list[str] = []
+        for copy in copies[: len(shares)]:
+            found = copy.outcome()
+            if found is None or found["code"] not in (0, 1):
+                return [f"tests cannot be played on what is not changed:\n{copy.output}"]
+            failed += found["failed"]
         # What fails anyway notices nothing.
-        failing = [test for test in tests if not not_among([test], right["failed"])]
+        failing = [test for test in tests if not not_among([test], failed)]
         wrong = [
             f"{mutant.name}: {test} fails without any fault"
             for mutant in chosen
