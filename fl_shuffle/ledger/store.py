@@ -277,7 +277,7 @@ class Ledger:
         self._db.execute("UPDATE rounds SET seconds = ? WHERE round = ?", (seconds, round_number))
         query = f"SELECT {', '.join(ROUNDS.values())} FROM rounds WHERE round = ?"
         stored = self._db.execute(query, (round_number,)).fetchone()
-        return {**found, **dict(zip(ROUNDS, stored, strict=True))}
+        return {**dict(zip(ROUNDS, stored, strict=True)), **found}
 
     def checkpoint(self, round_number: int, state: bytes | str) -> None:
         """Stage what is needed to go on after `round_number` if the process dies: itself, or the
