@@ -140,7 +140,8 @@ class RunParts:
     def gradient_engine(
         self, model: nn.Module, records: int, shape: tuple[int, ...], loss: Loss | None
     ) -> GradientEngine:
-        """Of so many records of this shape in all, with the run's clipping; None: cross entropy."""
+        """The engine for `records` of this shape in all, with the run's clipping; a `loss` of None
+        is cross entropy."""
         return make_gradient_engine(
             model,
             clip="record" if self.config.clip == "record" else "none",

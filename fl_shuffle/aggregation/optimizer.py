@@ -57,22 +57,23 @@ class ServerOptimizer:
 
     def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
         """One step against `gradient`, in round `round_number` (from 1) of `rounds`."""
-        own = self._section
-        rate = own.learning_rate * self._decay((round_number - 1) / rounds)
+        section = self._section
+        rate = section.learning_rate * self._decay((round_number - 1) / rounds)
         # A step makes a new vector: what was broadcast stays what it was.
         theta = self._theta.clone()
         options: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "maximize": False}
-        if own.optimizer == "adam":
+        if section.optimizer == "adam":
             self._moments = self._moments or (torch.zeros_like(theta), torch.zeros_like(theta))
             first, second = ([moment] for moment in self._moments)
-            options |= {"beta1": own.momentum, "beta2": own.beta2, "amsgrad": False, "eps": 1e-8}
+            options |= {"beta1": section.momentum, "beta2": section.beta2}
+            options |= {"amsgrad": False, "eps": 1e-8}
             adam([theta], [gradient], first, second, [], [self._steps], **options)
         else:
-            momentum = own.momentum if own.optimizer == "momentum" else 0.0
+            momentum = section.momentum if section.optimizer == "momentum" else 0.0
             options |= {"momentum": momentum, "dampening": 0.0, "nesterov": False}
             sgd([theta], [gradient], self._momentum, **options)
         self._theta = theta
-        if own.averaging and round_number > (1 - own.averaging) * rounds:
+        if section.averaging and round_number > (1 - section.averaging) * rounds:
             if self._averaged is None:
                 self._averaged = torch.zeros_like(theta, dtype=torch.float64)
             self._averaged += theta

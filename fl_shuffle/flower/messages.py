@@ -209,9 +209,9 @@ class TrainRequest:
         first = int(self.clients[0])
         asked = np.zeros(int(self.clients[-1]) - first + 1, dtype=bool)
         asked[self.clients - first] = True
-        span = {"round": self.round_number, "first": first, "span": len(asked)}
+        numbers = {"round": self.round_number, "first": first, "span": len(asked)}
         bitmap = np.packbits(asked).tobytes()
-        request = ConfigRecord({**span, "bitmap": bitmap, "summed": self.summed, **facts})
+        request = ConfigRecord({**numbers, "bitmap": bitmap, "summed": self.summed, **facts})
         content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request, **beside})
         return Message(
             content, node_id, MessageType.TRAIN, ttl=timeout, group_id=str(self.round_number)

@@ -258,8 +258,10 @@ class NodeRegistry:
             if held == range(self.clients):
                 free.append(node)
             elif taken.any():
-                other = f"node {taken[taken > 0][0]} plays some: refused while that node is"
-                log.warning(f"node {node} claims {words_of(held)}, of which {other} connected")
+                log.warning(
+                    f"node {node} claims {words_of(held)}, of which node {taken[taken > 0][0]} "
+                    "plays some: refused while that node is connected"
+                )
             else:
                 taken[:] = node
         nodes = {int(node): [int(node)] for node in np.unique(owner)}

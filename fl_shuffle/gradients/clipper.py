@@ -181,8 +181,9 @@ def make_clipper(
 
     def means(parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         inputs, labels, bounds = records.of(clients)
-        radii, last = clip[clients], mean_clips(clients)
-        return engine.client_means(parameters, inputs, labels, bounds, radii, tally, last)
+        return engine.client_means(
+            parameters, inputs, labels, bounds, clip[clients], tally, mean_clips(clients)
+        )
 
     def mean_clips(clients: Ids) -> FloatArray | None:
         return None if plan.mean_clip is None else plan.mean_clip[clients]
@@ -205,8 +206,8 @@ def make_clipper(
     def prepare(clients: Ids) -> PreparedSum:
         assert isinstance(engine, SoftmaxRegression)
         inputs, labels, bounds = records.of(clients)
-        own, last = (clip[clients], plan.weight[clients]), mean_clips(clients)
-        return engine.prepared_sum(inputs, labels, SumPlan(bounds, *own, grid, last))
+        wanted = SumPlan(bounds, clip[clients], plan.weight[clients], grid, mean_clips(clients))
+        return engine.prepared_sum(inputs, labels, wanted)
 
     return SumOfMeans(
         rows,

@@ -48,14 +48,14 @@ def compiles(network: Network, device: torch.device, loss: Loss | None, records:
 class SumPlan:
     """What each client of a sum counts, and its clips.
 
-    `offsets` [k + 1]: where the clients' records begin; `clip_radius` as for `client_means`;
-    `weights` [k]: of their means, or one number; `grid`: of the blocks' sums (`rounding.sum_grid`
+    `offsets` [k + 1]: where the clients' records begin; `clip_radius` [k] as for
+    `client_means`; `weights` [k]: of their means; `grid`: of the blocks' sums (`rounding.sum_grid`
     of what the whole sum may reach); `mean_clips` [k]: to what means are clipped, or None.
     """
 
     offsets: NDArray[np.int64]
-    clip_radius: NDArray[np.float64] | float
-    weights: NDArray[np.float64] | float
+    clip_radius: NDArray[np.float64]
+    weights: NDArray[np.float64]
     grid: float
     mean_clips: NDArray[np.float64] | None = None
 
@@ -126,8 +126,7 @@ class SoftmaxRegression(NetworkEngine):
         sizes = np.diff(bounds)
         batch = self._batch(torch.empty(0), inputs, labels, sizes)
         batch = replace(batch, limits=self._limits(plan.clip_radius, sizes))
-        weights = np.broadcast_to(plan.weights, len(sizes)).copy()
-        ready = self._records(batch, (weights if plan.mean_clips is None else 1.0) / sizes)
+        ready = self._records(batch, (plan.weights if plan.mean_clips is None else 1.0) / sizes)
         blocks, loops = self.packing.starts(sizes), self._loops
         # Not of clipped records: replacing one must not move the others' share of their mean.
         paired = plan.mean_clips is not None and self.norm == 2 and self.clip == "none"
@@ -140,7 +139,7 @@ class SoftmaxRegression(NetworkEngine):
             self.check_parameters(parameters)
             # Several threads may call: each has marks and a sum of its own.
             records = ready._replace(zeros=np.zeros(len(ready.labels), np.bool_))
-            clips = self._clips(plan.mean_clips, weights, products)
+            clips = self._clips(plan.mean_clips, plan.weights, products)
             total, classes = np.empty(self.dimension), self._network.classes
             own = records, parameters.detach().numpy(), classes, blocks, clips, plan.grid, total
             with steady_arithmetic(self.device):

@@ -291,11 +291,17 @@ def _draw_on_cpu(
                 source = noise_exact.Source(words.key, np.asarray(ids[rows], np.int64), tile, block)
                 noise_exact.add(law, source, part, scales[rows], steps[rows])
             else:
-                # A piece of rows, as the loops take it: from its first number on.
-                (count, columns), stride = part.shape, part.strides[0] // part.itemsize
-                length = (count - 1) * stride + columns
-                flat = np.lib.stride_tricks.as_strided(part, (length,), (part.itemsize,))
+                # The loops take a piece of rows from its first number on.
+                flat, stride, columns = _flat(part)
                 LOOPS[law](block, flat, 0, stride, columns, sizes[rows], magic[rows])
+
+
+def _flat(part: NDArray[np.float32]) -> tuple[NDArray[np.float32], int, int]:
+    """A piece [k, n] of longer rows, and all between its first and last number: as one array, with
+    the distance of two rows in it, and n."""
+    (count, columns), stride = part.shape, part.strides[0] // part.itemsize
+    length = (count - 1) * stride + columns
+    return np.lib.stride_tricks.as_strided(part, (length,), (part.itemsize,)), stride, columns
 
 
 def draw_on_device(
