@@ -14,7 +14,13 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, R
 from flwr.clientapp.typing import ClientAppCallable
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
-from fl_shuffle.errors import ConfigError, require_choice, require_real
+from fl_shuffle.errors import (
+    ConfigError,
+    InvalidValueError,
+    require_choice,
+    require_open_unit,
+    require_real,
+)
 from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
 from fl_shuffle.flower.mods import OwnClients, unanswered
 from fl_shuffle.flower.remote_shuffler import SHUFFLER
@@ -55,8 +61,11 @@ class LocalRandomizerMod:
         require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
         clip = require_real("clip_norm", clip_norm, minimum=0.0, exclusive_minimum=True)
         if randomizer == "gaussian":
+            require_open_unit("delta0", delta0)
             self.scale = analytic_sigma(epsilon0, delta0, 2.0 * clip)
         else:
+            if require_real("delta0", delta0) != 0.0:
+                raise InvalidValueError("delta0", delta0, "must be 0 for Laplace noise")
             self.scale = 2.0 * clip / epsilon0
         self._clip = np.array([clip])
         self._randomizer = kind(

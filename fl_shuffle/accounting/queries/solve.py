@@ -12,7 +12,12 @@ from fl_shuffle.accounting.guarantee import Guarantee
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice
+from fl_shuffle.errors import (
+    InvalidValueError,
+    NotApplicableError,
+    require_choice,
+    require_real,
+)
 
 COSTS = {
     "clients": False,
@@ -28,6 +33,8 @@ COSTS = {
 or less.)"""
 LARGEST, SMALLEST = 1e9, 1e-6
 """Nothing beyond is tried: of real numbers, and of counts that have no end of their own."""
+LEAST_DELTA = 1e-300
+"""Smallest target delta: the search compares logarithms of deltas, and doubles end near 1e-308."""
 
 
 def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
@@ -41,6 +48,9 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     require_choice("solve_for", name, COSTS)
     if query.epsilon is None:
         raise InvalidValueError("epsilon", None, "is the target, with delta")
+    delta = require_real(
+        "delta", delta, minimum=LEAST_DELTA, maximum=1.0, exclusive_maximum=True
+    )
     spec = declare.settings_of(Question)[name]
     whole = spec.kind.startswith("int")
     least = 1.0 if whole else max(spec.least or 0.0, SMALLEST)
@@ -48,7 +58,7 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     if name == "assumed_honest":
         most = float(query.clients or 1)
     if name == "delta0":
-        least, most = 1e-300, 0.5
+        least, most = LEAST_DELTA, 0.5
     answers: dict[float, Guarantee] = {}
     refusals: list[NotApplicableError] = []
     method = query.method
@@ -75,7 +85,7 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
 
 
 def _coordinate(delta: float) -> float:
-    return math.sqrt(max(-math.log(max(delta, 1e-300)), 0.0))
+    return math.sqrt(max(-math.log(max(delta, LEAST_DELTA)), 0.0))
 
 
 def _guess(query: Question, name: str, delta: float) -> float:

@@ -127,6 +127,13 @@ def test_what_cannot_be_solved_for_is_said() -> None:
         solve(replace(query, clients=1), "rounds", 1e-6)
 
 
+@pytest.mark.parametrize("delta", ["x", None, True, math.nan, 0.0, 1e-320, 1.0, -1.0])
+def test_solve_delta_out_of_range_is_refused(delta: Any) -> None:
+    query = Question(**KRR, epsilon0=1.0, clients=1000, epsilon=0.1)
+    with pytest.raises(InvalidValueError, match=r"delta = .*: must be a finite number in \["):
+        fs.solve("clients", query, delta=delta)
+
+
 def test_a_matrix_is_a_mechanism() -> None:
     """Binary randomized response, by name and as distributions over words."""
     p = math.exp(1.0) / (math.exp(1.0) + 1.0)
