@@ -14,6 +14,8 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import strategy
 from fl_shuffle.flower.frozen import Frozen
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.node_registry import QUERY_SECONDS, holdings
 from fl_shuffle.flower.settings import require_same_app_config
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.threads import keep_one_thread
@@ -95,6 +97,7 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         trained = initial_arrays if frozen is None else frozen.trained(initial_arrays)
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
         first = {} if evaluate_fn is None else strategy.metrics_in(evaluate_fn(0, initial_arrays))
+        self._require_mod(grid)
         opened = load_attribute(STRATEGY, field="")
         given = self._parts, grid, self._context, trained, tuple(first), frozen
         settings = train_config or ConfigRecord()
@@ -110,3 +113,20 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         if first:
             result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
         return result
+
+    def _require_mod(self, grid: Grid) -> None:
+        """Raise `ConfigError` where a simulated node's app cannot say which clients it plays.
+
+        An app without the framework's mod would train on the first request and send its model
+        without noise. One node is asked before anything is reserved; the nodes of a deployment are
+        asked by `NodeRegistry`.
+        """
+        if not isinstance(grid, InProcessGrid):
+            return
+        node = next(iter(grid.get_node_ids()))
+        config = self._parts.config
+        if holdings(grid, [node], config.data.clients, QUERY_SECONDS)[node] is None:
+            raise ConfigError(
+                f"app.client = {config.app.client!r}: does not answer which clients it plays; "
+                f"{NO_MOD}, and mods must pass query messages on"
+            )

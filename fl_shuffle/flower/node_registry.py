@@ -17,7 +17,7 @@ import logging
 import re
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -173,6 +173,26 @@ def holding_in(reply: Message, clients: int) -> range | None:
     return range(first, first + count) if first + count <= clients else None
 
 
+def holdings(
+    grid: Grid, nodes: Sequence[int], clients: int, timeout: float
+) -> dict[int, range | None]:
+    """Ask nodes which of the run's `clients` they hold, and wait `timeout` seconds at most.
+
+    None stands for a node that does not answer, or whose app does not understand the question.
+    """
+    answers: dict[int, range | None] = dict.fromkeys(nodes)
+    questions = [
+        Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
+        for node in nodes
+    ]
+
+    def take(position: int, reply: Message) -> None:
+        answers[nodes[position]] = holding_in(reply, clients)
+
+    exchange(grid, questions, take, window=len(nodes), timeout=timeout)
+    return answers
+
+
 @dataclass
 class NodeRegistry:
     """The connected nodes and the clients they hold; every node is asked once, and one that does
@@ -232,18 +252,9 @@ class NodeRegistry:
 
     def _asked(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
         """What each of these nodes says that it holds."""
-        timeout, answers = min(QUERY_SECONDS, self.timeout), dict.fromkeys(new, NOBODY)
-        questions = [
-            Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
-            for node in new
-        ]
-
-        def take(position: int, reply: Message) -> None:
-            held = holding_in(reply, self.clients)
-            if held is not None:
-                answers[new[position]] = held
-
-        exchange(grid, questions, take, window=len(new), timeout=timeout)
+        timeout = min(QUERY_SECONDS, self.timeout)
+        said = holdings(grid, new, self.clients, timeout)
+        answers = {node: NOBODY if held is None else held for node, held in said.items()}
         for node, held in answers.items():
             _, wait = self._again.pop(node, (0.0, 0.5 * QUERY_SECONDS))
             if not held:
