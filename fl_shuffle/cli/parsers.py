@@ -191,8 +191,9 @@ def ledger(parser: Parser) -> None:
 
 
 def report(parser: Parser) -> None:
-    """Write the privacy report of a run, or of several side by side, as one HTML page."""
-    option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
+    """Write the privacy report of a run, of several runs side by side, or of a sweep, as one HTML
+    page."""
+    option(parser, "run_directory", "RUN", "folders of runs, or of one sweep", nargs="+")
     option(parser, "--out", "FILE.html", "where to write it (default, for one run: in its folder)")
     grades = "epsilons up to which your policy calls a guarantee strong, and moderate"
     option(parser, "--policy", "STRONG,MODERATE", grades)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from fl_shuffle.report.figures import STYLES, Figure, run_figures
 from fl_shuffle.report.formats import make_folder, write_table
 from fl_shuffle.report.many import figures_together
 from fl_shuffle.report.record import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 PICTURES: Final = ("png", "pdf", "svg")
 SIZE: Final = (4.8, 3.3)
@@ -59,11 +62,6 @@ STROKES: Final = {
     "accuracy": Stroke("proven"),
     "guessing": Stroke("quiet", width=1.0),
     **{f"run-{n}": Stroke(_RUNS[n], _DASHES[n % len(_DASHES)]) for n in range(STYLES)},
-    **{
-        f"run-{n}-{bound}": Stroke(_RUNS[n], dashes)
-        for n in range(STYLES)
-        for bound, dashes in (("proven", ()), ("sum", MIXED), ("lower", DOTTED))
-    },
 }
 """Kind of a line -> its stroke: solid ones are guarantees, dashed ones published formulas that are
 none, dotted ones what an attack reaches."""
@@ -113,13 +111,18 @@ def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Pa
 
     Returns where they are. Raises `RunError` where nothing can be written.
     """
-    make_folder(folder)
     figures = []
     for number, run in enumerate(runs, start=1):
         prefix = f"run{number}-" if len(runs) > 1 else ""
         own = run_figures(run) if run.spend is not None else []
         figures += [replace(figure, name=prefix + figure.name) for figure in own]
     figures += figures_together(runs) if len(runs) > 1 else []
+    return write_each(figures, folder, form)
+
+
+def write_each(figures: Sequence[Figure], folder: Path, form: str) -> list[Path]:
+    """Write figures into `folder` under their names, as pictures or as tables of numbers (csv)."""
+    make_folder(folder)
     paths = []
     for figure in figures:
         paths.append(folder / f"{figure.name}.{form}")
@@ -130,11 +133,18 @@ def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Pa
     return paths
 
 
-def _save(figure: Figure, file: Any, *, legend: bool, form: str, salt: str = "fl-shuffle") -> None:
+def matplotlib_figure(figure: Figure) -> Canvas:
+    """Return the figure as a `matplotlib.figure.Figure`, drawn in the style of the report."""
     from matplotlib import rc_context
 
+    with rc_context(_style("fl-shuffle")):
+        return _canvas(figure, legend=len(figure.shown()) > 1)
+
+
+def _style(salt: str) -> Any:
+    """Matplotlib settings of every figure; `salt` makes the names inside an SVG file unique."""
     ink, quiet, rule = (colours()[name] for name in ("ink", "quiet", "rule"))
-    style: Any = {
+    return {
         "font.size": 10, "legend.fontsize": 8.5, "axes.spines.top": False, "axes.grid": True,
         "axes.spines.right": False, "grid.color": rule, "grid.linewidth": 0.7, "text.color": ink,
         "axes.labelcolor": ink, "axes.edgecolor": quiet, "xtick.labelcolor": quiet,
@@ -142,15 +152,20 @@ def _save(figure: Figure, file: Any, *, legend: bool, form: str, salt: str = "fl
         "xtick.minor.bottom": False, "ytick.minor.left": False, "svg.fonttype": "none",
         "svg.hashsalt": salt, "pdf.fonttype": 42,
     }  # fmt: skip
+
+
+def _save(figure: Figure, file: Any, *, legend: bool, form: str, salt: str = "fl-shuffle") -> None:
+    from matplotlib import rc_context
+
     # Undated: the same numbers give the same file, and it does not tell when it was made.
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    with rc_context(style):
+    with rc_context(_style(salt)):
         canvas = _canvas(figure, legend=legend)
         canvas.savefig(file, format=form, dpi=RESOLUTION, metadata=dates.get(form),
                        transparent=legend is False)  # fmt: skip
 
 
-def _canvas(figure: Figure, *, legend: bool) -> Any:
+def _canvas(figure: Figure, *, legend: bool) -> Canvas:
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=SIZE, layout="constrained")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import LEDGER
@@ -32,14 +33,8 @@ EACH_ALONE = (
     "every epsilon is that of one run alone; whoever sees several runs about the same records "
     "learns more: their epsilons and deltas add up"
 )
-BOUNDS = {
-    "epsilon": ("what is released (proven)", "proven"),
-    "sum_epsilon": ("if only sums are seen (proven)", "sum"),
-    "lower_epsilon": ("an attack (lower bound)", "lower"),
-}
-"""Columns of a sweep's table that its figure shows: what they are called, and whose line it is."""
-FEW_GROUPS = 3
-"""A sweep's figure of more lines than this shows what is reported alone."""
+FIXED_EPSILON = 0.01
+"""If epsilon differs by less than this share over a sweep, the swept setting is on the axis."""
 
 PERCENT = ("accuracy", "accuracy_sd")
 HEADS = {"accuracy": "accuracy, %", "accuracy_sd": "spread, %", "directory": "folder"}
@@ -177,42 +172,64 @@ def sweep_table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]
     }
 
 
-def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:
-    """Accuracy against epsilon, with error bars; None if no combination has both numbers.
+def sweep_figure(sweep: SweepResult) -> Figure | None:
+    """Return the accuracy of a sweep with error bars, or None if no row has both numbers.
 
-    A line runs along the values of the setting that moves epsilon most, one for each combination
-    of the others: at the proven epsilon that matches what was released, at that towards whoever
-    sees sums alone, and at what an attack reaches.
+    The horizontal axis is the headline epsilon of the most exposed client where a swept setting
+    changes it. Where none does (a clipping norm, a learning rate), every point would have the same
+    epsilon: the numeric setting with the most values is on the axis instead. A line joins the rows
+    that differ in one setting only, and each combination of the other settings has its own line.
     """
-    names = (*BOUNDS, "accuracy", "accuracy_sd")
-    column = {name: np.array(sweep.table[name], dtype=np.float64) for name in names}
-    epsilon, accuracy, spread = column["epsilon"], column["accuracy"], column["accuracy_sd"]
-    rows = np.flatnonzero(np.isfinite(epsilon) & np.isfinite(accuracy))
-    if not rows.size:
+    column = {
+        name: np.array(sweep.table[name], dtype=np.float64)
+        for name in ("epsilon", "accuracy", "accuracy_sd")
+    }
+    epsilon = column["epsilon"]
+    rows = np.flatnonzero(np.isfinite(epsilon) & np.isfinite(column["accuracy"])).tolist()
+    if not rows:
         return None
-    # Of settings that move it equally, the last; a sweep over seeds alone has none, and one point.
-    groups = max(
-        (_groups(sweep, rows.tolist(), key) for key in sweep.settings[::-1] or [""]),
-        key=lambda groups: sum(float(np.ptp(epsilon[own])) for own in groups.values()),
-    )
-    # What says something, and another thing than the reported epsilon.
-    said = [name for name in BOUNDS if (np.abs(column[name] - epsilon)[rows] > 0.0).any()]
-    bounds = ["epsilon", *said] if len(groups) <= FEW_GROUPS else ["epsilon"]
-    lines = []
-    for number, (label, own) in enumerate(groups.items()):
-        for name in bounds:
-            words, kind = BOUNDS[name]
-            at = np.array(own)[np.argsort(column[name][own], kind="stable")]
-            named = [label] * bool(label) + [words] * (len(bounds) > 1 or not label)
-            # One line a bound in its own colour; of several groups each has a colour for its three.
-            kind = kind if len(groups) == 1 else f"{_kind(number)}-{kind}"
-            line = (column[name][at], 100.0 * accuracy[at], 100.0 * np.nan_to_num(spread[at]))
-            lines.append(Line.of(kind, ": ".join(named), *line))
+    fixed = float(np.ptp(epsilon[rows])) <= FIXED_EPSILON * float(np.max(epsilon[rows]))
+    along = (_longest_numeric if fixed else _moves_epsilon)(sweep, rows)
     delta = "" if sweep.delta is None else f" at delta = {sweep.delta:g}"
-    return Figure(
-        "accuracy-epsilon", f"epsilon of the worst client{delta}", "test accuracy, %", lines,
-        stretched="x",
-    )  # fmt: skip
+    if fixed and along:
+        across = np.array(sweep.table[along], dtype=np.float64)
+        x_label = f"{along} (epsilon = {float(np.max(epsilon[rows])):.4g}{delta})"
+    else:
+        across, x_label = epsilon, f"epsilon of the most exposed client{delta}"
+    lines = []
+    for number, (label, own) in enumerate(_groups(sweep, rows, along).items()):
+        at = np.array(own)[np.argsort(across[own], kind="stable")]
+        accuracy, spread = 100.0 * column["accuracy"][at], column["accuracy_sd"][at]
+        kind = f"run-{number % STYLES}"
+        lines.append(
+            Line.of(kind, label or "test accuracy", across[at], accuracy, 100 * _or_zero(spread))
+        )
+    return Figure("accuracy-sweep", x_label, "test accuracy, %", lines, stretched="x")
+
+
+def _or_zero(spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A combination with a single seed has no spread."""
+    return np.nan_to_num(spread)
+
+
+def _longest_numeric(sweep: SweepResult, rows: Sequence[int]) -> str:
+    """The swept setting with the most values, all of them numbers; empty if there is none."""
+    counts = {}
+    for key in sweep.settings:
+        values = [sweep.table[key][row] for row in rows]
+        if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            counts[key] = len(set(values))
+    return max((key for key in counts if counts[key] > 1), key=counts.__getitem__, default="")
+
+
+def _moves_epsilon(sweep: SweepResult, rows: Sequence[int]) -> str:
+    """The swept setting that changes epsilon most, the others being equal; the last of equals."""
+    epsilon = np.array(sweep.table["epsilon"], dtype=np.float64)
+    return max(
+        sweep.settings[::-1],
+        key=lambda key: sum(np.ptp(epsilon[own]) for own in _groups(sweep, rows, key).values()),
+        default="",
+    )
 
 
 def _groups(sweep: SweepResult, rows: Sequence[int], along: str) -> dict[str, list[int]]:

@@ -28,8 +28,8 @@ from fl_shuffle.report.figures import run_figures, thinned
 from fl_shuffle.report.formats import numeric, rows, short, write_text
 from fl_shuffle.report.many import (
     EACH_ALONE,
-    accuracy_against_epsilon,
     runs_view,
+    sweep_figure,
     sweep_table,
 )
 from fl_shuffle.report.meaning import Policy
@@ -159,6 +159,6 @@ def sweep_page(sweep: SweepResult) -> str:
     title = f"fl-shuffle sweep {sweep.directory.name}"
     names = [Path(each).name for each in sweep.runs["directory"]]
     return template("sweep.html.j2").render(
-        title=title, sweep=sweep, figure=accuracy_against_epsilon(sweep),
+        title=title, sweep=sweep, figure=sweep_figure(sweep),
         combinations=sweep_table(sweep.table), runs=sweep_table({**sweep.runs, "directory": names}),
     )  # fmt: skip

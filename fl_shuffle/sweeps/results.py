@@ -6,17 +6,21 @@ from collections.abc import Callable
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.tables import EPSILONS
-from fl_shuffle.report.draw import write_picture
+from fl_shuffle.report.draw import matplotlib_figure, write_each, write_picture
+from fl_shuffle.report.figures import Figure
 from fl_shuffle.report.formats import write_table, write_text
-from fl_shuffle.report.many import accuracy_against_epsilon, mean_and_spread
+from fl_shuffle.report.many import mean_and_spread, sweep_figure
 from fl_shuffle.report.page import sweep_page
 from fl_shuffle.sweeps.directory import read_sweep, run_path, state_of
 from fl_shuffle.sweeps.points import Point
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 RUNS_TABLE = "runs.csv"
 TABLE = "table.csv"
@@ -108,13 +112,33 @@ class SweepResult:
         return write_text(sweep_page(self), self.directory / PAGE if path is None else Path(path))
 
     def figure(self, path: str | Path) -> Path:
-        """Write accuracy against epsilon, with error bars over the seeds, as the picture that the
-        file's ending names (svg, png, pdf).
+        """Write the accuracy of the combinations, with error bars over the seeds, as a picture.
 
-        Raises `RunError` if no run has both numbers.
+        The file's ending names the format: svg, png, or pdf. Raises `RunError` if no run has an
+        accuracy and a finite epsilon, or the file cannot be written.
         """
-        figure = accuracy_against_epsilon(self)
+        write_picture(self._accuracy(), Path(path))
+        return Path(path)
+
+    def figures(self, folder: str | Path, form: str) -> list[Path]:
+        """Write the page's figures into `folder`: `form` is svg, png, pdf, or csv (the numbers).
+
+        Raises `RunError` as `figure` does.
+        """
+        return write_each([self._accuracy()], Path(folder), form)
+
+    def plot(self) -> MatplotlibFigure:
+        """Return the accuracy of the combinations as a Matplotlib figure, to show or to change.
+
+        The horizontal axis is epsilon, or the swept setting if no setting changes epsilon. Raises
+        `RunError` if no run has an accuracy and a finite epsilon.
+
+        >>> result.plot().savefig("accuracy.png")  # doctest: +SKIP
+        """
+        return matplotlib_figure(self._accuracy())
+
+    def _accuracy(self) -> Figure:
+        figure = sweep_figure(self)
         if figure is None:
             raise RunError(f"{self.directory}: no run has an accuracy and a finite epsilon yet")
-        write_picture(figure, Path(path))
-        return Path(path)
+        return figure

@@ -185,7 +185,7 @@ SEEN_BEFORE: list[Mistake] = [
     # How the apps are put together.
     ("updates", {"fl_shuffle.flower import ShuffleClientApp": "flwr.clientapp import ClientApp",
                  "ShuffleClientApp(mods=[count_calls], beside=__file__)": "ClientApp()"},
-     r"app\.client = 'torch_app\.client_app:app': does not .*app\.client must be a ShuffleClientApp"),
+     r"app\.client = 'torch_app\.client_app:app': does not .*must be a ShuffleClientApp"),
     ("records", {", model=Net": ""}, r"records=\.\.\. and model=\.\.\. go together"),
     ("updates", {"mods=[count_calls]": "loss=print"}, r"and loss=\.\.\. with them"),
     ("updates", {"mods=[count_calls]": "client_fn=print"}, r"Message API.*@app\.train\(\)"),

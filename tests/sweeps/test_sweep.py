@@ -22,7 +22,7 @@ from fl_shuffle.cli.sweep import _progress
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.errors import ConfigError, RunError
-from fl_shuffle.report.many import BOUNDS, sweep_table
+from fl_shuffle.report.many import sweep_figure, sweep_table
 from fl_shuffle.sweeps.directory import RUNS, reopen_sweep
 from fl_shuffle.sweeps.points import Sweep, parse_grid
 from fl_shuffle.sweeps.results import SweepResult
@@ -135,15 +135,49 @@ def test_events_tables_and_page(sweep: Swept) -> None:
         numbers = {name: values for name, values in table.items() if name != "directory"}
         for name, values in sweep_table(numbers).items():
             assert found[name] == tuple(values)
-    drawn, table = shown.table("accuracy-epsilon"), result.table
-    for column, (words, _) in BOUNDS.items():
-        at = drawn.heads.index(words)
-        points = sorted((row[0], row[at]) for row in drawn.rows if row[at] is not None)
-        accuracies = [100.0 * share for share in table["accuracy"]]
-        assert points == sorted(zip(table[column], accuracies, strict=True))
+    # No epsilon depends on a clipping norm: the norm is on the axis.
+    drawn, table = shown.table("accuracy-sweep"), result.table
+    assert drawn.heads[0].startswith("privacy.clip_norm (epsilon = ")
+    points = [(row[0], row[drawn.heads.index("test accuracy")]) for row in drawn.rows]
+    accuracies = [100.0 * share for share in table["accuracy"]]
+    assert points == sorted(zip(table["privacy.clip_norm"], accuracies, strict=True))
+    axes = result.plot().axes[0]
+    assert axes.get_xlabel() == drawn.heads[0]
     # Made under a umask that keeps nobody out.
     for path in (result.directory, *result.directory.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_report_sweep_writes_page_and_figures(
+    sweep: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(sweep[0].directory)
+    page, pictures = tmp_path / "page.html", tmp_path / "pictures"
+    formats = ("png", "pdf", "svg", "csv")
+    asked = [each for form in formats for each in (f"--{form}", str(pictures))]
+    assert main(["report", folder, "--out", str(page), *asked]) == 0
+    assert "Accuracy" in page.read_text()
+    assert sorted(p.name for p in pictures.iterdir()) == sorted(
+        f"accuracy-sweep.{form}" for form in formats
+    )
+    capsys.readouterr()
+    for refused, why in (([folder], "report it alone"), (["--policy", "1,2"], "leave it out")):
+        assert main(["report", folder, *refused]) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_sweep_figure_epsilon_varies_is_on_the_axis() -> None:
+    table = {"budgets.high": [1.0, 2.0, 1.0, 2.0], "model.kind": ["linear"] * 2 + ["mlp"] * 2,
+             "epsilon": [1.0, 3.0, 1.0, 3.0], "accuracy": [0.5, 0.7, 0.6, 0.8],
+             "accuracy_sd": [None, 0.1, 0.1, 0.1]}  # fmt: skip
+    shown = SimpleNamespace(table=table, settings=["budgets.high", "model.kind"], delta=1e-5)
+    figure = sweep_figure(shown)  # type: ignore[arg-type]
+    assert figure is not None and figure.x_label.startswith("epsilon of the most exposed client")
+    lines = {line.label: (line.x.tolist(), line.y.tolist()) for line in figure.lines}
+    assert lines == {
+        "model.kind = linear": ([1.0, 3.0], [50.0, 70.0]),
+        "model.kind = mlp": ([1.0, 3.0], [60.0, 80.0]),
+    }
 
 
 @pytest.mark.slow

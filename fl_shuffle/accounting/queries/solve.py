@@ -48,9 +48,7 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     require_choice("solve_for", name, COSTS)
     if query.epsilon is None:
         raise InvalidValueError("epsilon", None, "is the target, with delta")
-    delta = require_real(
-        "delta", delta, minimum=LEAST_DELTA, maximum=1.0, exclusive_maximum=True
-    )
+    delta = require_real("delta", delta, minimum=LEAST_DELTA, maximum=1.0, exclusive_maximum=True)
     spec = declare.settings_of(Question)[name]
     whole = spec.kind.startswith("int")
     least = 1.0 if whole else max(spec.least or 0.0, SMALLEST)
