@@ -107,8 +107,27 @@ def installed(library: str) -> bool:
 
 
 def require_extra(library: str, extra: str, what: str) -> None:
-    """Raise `ConfigError`, naming the extra to install, unless `library` is there."""
+    """Raise `ConfigError`, naming what to install, unless `library` can be imported.
+
+    `extra` is the optional dependency group of this package that has the library; `what` is the
+    option, setting, or command that needs it.
+    """
     if not installed(library):
-        raise ConfigError(
-            f"{what} needs {library}, which is not installed; pip install 'fl-shuffle[{extra}]'"
-        )
+        wanted = " ".join(repr(each) for each in requirements(extra)) or library
+        raise ConfigError(f"{what} needs {library}, which is not installed; pip install {wanted}")
+
+
+def requirements(extra: str = "") -> list[str]:
+    """The requirements of this package, as pip takes them: of one extra, or of no extra.
+
+    Empty where the package was copied and not installed, as into a Flower app's bundle.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # slow to load, seldom needed
+
+    try:
+        listed = requires("fl-shuffle") or []
+    except PackageNotFoundError:
+        return []
+    marker = f'extra == "{extra}"' if extra else ""
+    split = [each.partition(";") for each in listed]
+    return [name.strip() for name, _, condition in split if condition.strip() == marker]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.cli import main
+from fl_shuffle.plugins import requirements
 
 
 def test_the_ray_engine_without_ray_says_what_to_install(
@@ -18,7 +19,7 @@ def test_the_ray_engine_without_ray_says_what_to_install(
     assert main(["simulate", "--engine", "ray"]) == 2
     assert capsys.readouterr().err == (
         "fl-shuffle: error: run.engine = 'ray' needs ray, which is not installed; "
-        "pip install 'fl-shuffle[ray]'\n"
+        "pip install 'flwr[simulation]<1.43,>=1.40'\n"
     )
     assert not list(tmp_path.iterdir())
 
@@ -35,5 +36,18 @@ def test_a_required_library_that_is_missing_is_one_line(
     assert main(["report", "RUN"]) == 2
     assert capsys.readouterr().err == (
         "fl-shuffle: error: report needs fl_shuffle.report.draw, which is not installed; "
-        "pip install fl-shuffle\n"
+        "pip install fl_shuffle.report.draw\n"
     )
+    # A library of the package's own requirements comes with the versions that fit.
+    monkeypatch.delitem(sys.modules, "fl_shuffle.cli.report", raising=False)
+    monkeypatch.setitem(sys.modules, "fl_shuffle.report.draw", None)
+    monkeypatch.setattr("fl_shuffle.cli.REQUIRED", ("fl_shuffle.report.draw",))
+    monkeypatch.setattr("fl_shuffle.cli.requirements", lambda: ["fl_shuffle.report.draw>=3"])
+    assert main(["report", "RUN"]) == 2
+    assert capsys.readouterr().err.endswith("pip install 'fl_shuffle.report.draw>=3'\n")
+
+
+def test_requirements_of_an_extra_are_its_packages() -> None:
+    assert requirements("ray") == ["flwr[simulation]<1.43,>=1.40"]
+    assert requirements("parquet") == ["pyarrow>=15"]
+    assert "torchvision>=0.21" in requirements() and "pyarrow>=15" not in requirements()

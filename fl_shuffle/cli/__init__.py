@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import sys
 import traceback
@@ -18,6 +19,7 @@ from fl_shuffle.cli.renamed import renamed
 from fl_shuffle.errors import ConfigError, FlShuffleError, suggestion
 from fl_shuffle.interrupts import INTERRUPTED
 from fl_shuffle.interrupts.callbacks import interrupts_kept
+from fl_shuffle.plugins import requirements
 from fl_shuffle.run_words import say
 from fl_shuffle.version import __version__
 
@@ -93,7 +95,9 @@ def _line(error: Exception, command: str) -> str:
     """What a user, a file or the machine did wrong, in one line; none of a defect."""
     if isinstance(error, ModuleNotFoundError) and error.name in REQUIRED:
         # The accountant runs without these; an import that fails for another reason is a defect.
-        return f"{command} needs {error.name}, which is not installed; pip install fl-shuffle"
+        listed = [each for each in requirements() if re.match(rf"{error.name}\b", each)]
+        wanted = repr(listed[0]) if listed else error.name
+        return f"{command} needs {error.name}, which is not installed; pip install {wanted}"
     if isinstance(error, sqlite3.Error):
         return f"a ledger cannot be used: {error}"
     if isinstance(error, RecursionError):

@@ -305,7 +305,7 @@ def test_numbers_survive_csv_and_json(run: Path, tmp_path: Path) -> None:
         ("ledger run --client 40", "client = 40"),
         ("ledger run --round 9", "round = 9"),
         ("ledger run --format parquet", "--out FILE"),
-        ("ledger run --format parquet --out table", "pip install 'fl-shuffle[parquet]'"),
+        ("ledger run --format parquet --out table", "pip install 'pyarrow>=15'"),
         ("ledger run --out /dev/null/x", "cannot be used"),
         ("ledger nowhere", "not a run directory"),
         ("runs nowhere", "is no folder"),
