@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -143,6 +144,10 @@ def require_choice(field: str, value: object, choices: Iterable[str]) -> str:
 
 
 def suggestion(value: object, options: Iterable[str]) -> str:
-    """A "did you mean" phrase for the nearest option, or an empty string."""
-    near = get_close_matches(str(value), list(options), n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else ""
+    """A "did you mean" phrase for the nearest option, or an empty string.
+
+    Case, hyphens, and underscores do not count: `FashionMNIST` is near `fashion-mnist`.
+    """
+    plain = {re.sub(r"[-_ ]", "", each).lower(): each for each in reversed(list(options))}
+    near = get_close_matches(re.sub(r"[-_ ]", "", str(value)).lower(), plain, n=1, cutoff=0.5)
+    return f"did you mean {plain[near[0]]!r}?" if near else ""

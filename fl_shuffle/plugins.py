@@ -45,7 +45,14 @@ def load_attribute(path: str, *, field: str) -> Any:
 def require_package(path: str, *, field: str) -> None:
     """Raise `ConfigError` unless the outermost package of `module:attribute` can be found, as
     `load_attribute` would find it; nothing is imported."""
-    package, here = path.partition(":")[0].partition(".")[0], str(Path.cwd())
+    module, _, attribute = path.partition(":")
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(
+            f"{field} = {path!r}: must name a module, not a file; did you mean "
+            f"'{dotted}:{attribute}'?"
+        )
+    package, here = module.partition(".")[0], str(Path.cwd())
     if package != "fl_shuffle" and here not in sys.path:
         sys.path.append(here)
     there = package in sys.modules or (package.isidentifier() and find_spec(package) is not None)

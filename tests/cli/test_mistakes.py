@@ -177,6 +177,8 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
         ("bound --epsilon_0=1", "--epsilon_0=1; did you mean '--epsilon0'?; see fl-shuffle bound"),
         ("verify claim.json ''", "unrecognized arguments: ; see fl-shuffle verify --help"),
         ("--quick", "no option '--quick' without a command; see fl-shuffle --help"),
+        ("simulate --set data.source=FashionMNIST", "did you mean 'fashion-mnist'?"),
+        ("simulate --set model.kind=parts/net.py:Net", "not a file; did you mean 'parts.net:Net'?"),
         ("settings run.ronds", "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
         ("new 1st", "NAME = '1st': must begin with a letter and hold letters, digits, - and _"),
         ("new numpy", "NAME = 'numpy': there is a Python module 'numpy' already"),
