@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
 import sys
@@ -21,7 +22,7 @@ WIDTHS = (9, 8, 9, 8, 8, 8, 8)
 HOPELESS = 10.0
 """More clips of noise than this are a warning: hundreds of rounds would hardly show a direction."""
 MOST_ROWS = 20
-"""Rounds that are printed where nothing is rewritten in place: the first three, and the last."""
+"""Rounds that are printed where nothing is rewritten in place, besides the first and the last."""
 NARROWEST = 40
 """Lines are not wrapped for terminals below this width: nothing would be left of them."""
 ENTRIES = ("accuracy", "epsilon", "sums", "removed", "reports", "local", "attack", "GSPA")
@@ -85,12 +86,22 @@ def noise_words(clips: float, clients: int | None) -> str:
     return f"{said}; about {float(f'{enough:.3g}'):,.0f} {who} would make it 1"
 
 
+def shown_every(rounds: int) -> int:
+    """Return k if every k-th of this many rounds is printed: 1, 2, 5, 10, 20, ..."""
+    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    return next(step for step in steps if rounds <= step * MOST_ROWS)
+
+
 def is_shown(number: int, rounds: int) -> bool:
-    """Whether this round of so many is among the `MOST_ROWS` that are printed."""
-    if rounds <= MOST_ROWS or number <= 3:
-        return True
-    even = MOST_ROWS - 3
-    return number in {3 + round(step * (rounds - 3) / even) for step in range(1, even + 1)}
+    """Whether this round is printed: the first, the last, and every k-th (`shown_every`)."""
+    return number in (1, rounds) or number % shown_every(rounds) == 0
+
+
+def shown_rounds(rounds: int) -> list[str]:
+    """A line that says which rounds are printed; none if all are."""
+    step = shown_every(rounds)
+    ordinal = {2: "2nd"}.get(step, f"{step}th")
+    return [f"every {ordinal} round is shown; metrics.csv has all of them"] if step > 1 else []
 
 
 def cells(outcome: RoundOutcome, rounds: int) -> tuple[str, ...]:
@@ -121,7 +132,7 @@ def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[
     folder = shlex.quote(str(place or summary["run_directory"]))
     lines = [f"! {summary['stopped_early']}"] if summary["stopped_early"] else []
     if summary["accuracy"] is not None:
-        count = f"{summary['test_records']} " if summary["test_records"] is not None else ""
+        count = f"{summary['test_records']} " if summary["test_records"] else ""
         tested = f"on {count}{summary['test_data']} test records, after {summary['rounds']} rounds"
         lines.append(f"accuracy   {summary['accuracy']:<9.2%}{tested}")
     if summary["columns"]:
@@ -155,7 +166,7 @@ def _claim(summary: Mapping[str, Any]) -> str:
 
 
 def _entry(name: str, value: float | str | None, text: str) -> str:
-    return f"{name:<11}{number(value):<9}{text}"
+    return f"{name:<11}{number(value):<8} {text}"
 
 
 def _epsilons(summary: Mapping[str, Any]) -> list[str]:
@@ -204,7 +215,7 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
     if headline == "local":
         nothing = "nothing: nobody checks what clients' training adds"
-        return [_entry(*entries[0]), f"{'  proven':<11}{'-':<9}{nothing}"]
+        return [_entry(*entries[0]), f"{'  proven':<11}{'-':<8} {nothing}"]
     return [_entry(*entry) for entry in entries if entry[1] is not None]
 
 

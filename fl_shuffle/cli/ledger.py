@@ -97,11 +97,14 @@ def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[
     if run.config["privacy"]["release"] == "sum":
         removed = add_remove_of(run.config, own["sum_epsilon"], run.delta)
         columns += [] if removed is None else [f"{removed:.4g} is {ADD_REMOVE_WORDS}"]
+    # Of a user's own app the ledger knows no numbers of records.
+    count = own["records"] if run.meta["data"]["records"] else 0
+    averaged = f"the mean of {count:,} record{'s' * (count != 1)}" if count else "its update"
     when = [run.meta[name] for name in ("started", "finished") if run.meta.get(name)]
     return [
         f"{run.directory}: client {client}, {' to '.join(when)}",
         f"  asked for (epsilon, delta) = ({own['epsilon0']:.4g}, {own['delta0']:.2g}) a report; "
-        f"{own['noise']} noise of scale {own['scale']:.4g} on {own['records']} records",
+        f"{own['noise']} noise of scale {own['scale']:.4g} on {averaged}",
         f"  reported in {own['rounds']} rounds: {_spans(rounds)}",
         f"  spent, at delta = {own['delta']:g}: epsilon {', '.join(columns)}",
     ]

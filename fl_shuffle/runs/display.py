@@ -40,9 +40,12 @@ class Display(Watcher):
     def start(self) -> None:
         """Say what is about to run."""
         run = self.run
-        self._tell(*words.header(run.config, run.directory, run.warnings, run.noise), *self._heads)
+        lines = words.header(run.config, run.directory, run.warnings, run.noise)
+        self._tell(*lines, *self._heads())
 
-    _heads: tuple[str, ...] = (words.row(words.HEADINGS),)
+    def _heads(self) -> list[str]:
+        """What stands above the lines of the rounds."""
+        return [*words.shown_rounds(self.run.config.run.rounds), words.row(words.HEADINGS)]
 
     def round(self, outcome: RoundOutcome) -> None:
         """A line for a round, or none where there are many."""
@@ -115,7 +118,9 @@ class LiveDisplay(Display):
         self._task = self._bar.add_task("", total=self.run.config.run.rounds)
         self._bar.start()
 
-    _heads = ()
+    def _heads(self) -> list[str]:
+        """See `Display`: one line is rewritten, and says itself what it shows."""
+        return []
 
     def round(self, outcome: RoundOutcome) -> None:
         """Move on."""

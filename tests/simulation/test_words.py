@@ -18,7 +18,7 @@ from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.data.task import forget_data
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
-from fl_shuffle.run_words import footer, noise_words, one_line
+from fl_shuffle.run_words import footer, is_shown, noise_words, one_line, shown_rounds
 from fl_shuffle.runs.display import FlowerLog, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
@@ -50,6 +50,31 @@ def test_the_result_goes_to_stdout_and_the_rest_to_stderr(
     assert told[True].err.startswith("! simulation: noise is seeded")
     assert "4/4" not in told[True].err and " 4/4 " in told[False].err
     assert told[False].out.splitlines() == footer(summary) and len(footer(summary)) <= 8
+
+
+def test_footer_huge_epsilon_and_no_test_records_read_well(events: list[RunEvent]) -> None:
+    summary = dict(events[-1].summary)  # type: ignore[union-attr]
+    summary |= {"epsilon": 9.9994e9, "test_records": 0, "test_data": "the app's own"}
+    accuracy, epsilon = footer(summary)[:2]
+    assert "9.999e+09 proven" in epsilon
+    assert "on the app's own test records, after 4 rounds" in accuracy
+
+
+@pytest.mark.parametrize(
+    ("rounds", "shown", "line"),
+    [
+        (20, list(range(1, 21)), []),
+        (30, [1, *range(2, 31, 2)], ["every 2nd round is shown; metrics.csv has all of them"]),
+        (99, [1, *range(5, 99, 5), 99], ["every 5th round is shown; metrics.csv has all of them"]),
+        (1000, [1, *range(50, 1001, 50)],
+         ["every 50th round is shown; metrics.csv has all of them"]),
+    ],
+)  # fmt: skip
+def test_shown_rounds_are_equally_spaced_and_named(
+    rounds: int, shown: list[int], line: list[str]
+) -> None:
+    assert [number for number in range(1, rounds + 1) if is_shown(number, rounds)] == shown
+    assert shown_rounds(rounds) == line
 
 
 def test_a_deployments_log_has_no_times(
