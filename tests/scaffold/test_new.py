@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fl_shuffle.cli import main
+from fl_shuffle.flower.simulation_runtime import PASSED
 from tests.processes import MARK, START_SECONDS, linux, marking, playing, printed, require_ended
+from tests.repository import ROOT
 from tests.small_federation import model_bytes, summary
 
 FLOWER = "--engine", "flwr", "--jobs", "1"
@@ -72,3 +75,13 @@ def test_flwr_run_wants_an_app_that_takes_its_settings(
     file.write_text(file.read_text().replace('resume = ""\n', ""))
     assert main(run) == 2
     assert capsys.readouterr().err.endswith('add there: resume = ""\n')
+
+
+def test_new_app_config_has_every_key_of_a_run(app: Path) -> None:
+    """`flwr run --run-config` refuses keys that the app's own file does not have."""
+    here, shipped = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+        for folder in (app, ROOT)
+    )
+    assert here.keys() == shipped.keys()
+    assert set(PASSED) <= here.keys()
