@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import shutil
 import sys
@@ -88,8 +87,10 @@ def noise_words(clips: float, clients: int | None) -> str:
 
 def shown_every(rounds: int) -> int:
     """Return k if every k-th of this many rounds is printed: 1, 2, 5, 10, 20, ..."""
-    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-    return next(step for step in steps if rounds <= step * MOST_ROWS)
+    scale = 1
+    while rounds > 5 * scale * MOST_ROWS:
+        scale *= 10
+    return next(step for step in (scale, 2 * scale, 5 * scale) if rounds <= step * MOST_ROWS)
 
 
 def is_shown(number: int, rounds: int) -> bool:

@@ -98,6 +98,20 @@ def shuffled_law(rows: Rows) -> Histogram:
     return law
 
 
+def fixed_sample_law(own: Sequence[float], others: Rows, rate: float, rounds: int) -> Histogram:
+    """Rounds by one secret sample: which histograms come how often, sorted over the rounds."""
+    laws = [own, *others]
+    total: Histogram = defaultdict(float)
+    for mask in itertools.product((False, True), repeat=len(laws)):
+        chance = math.prod(rate if drawn else 1.0 - rate for drawn in mask)
+        sample = [law for law, drawn in zip(laws, mask, strict=True) if drawn]
+        one = shuffled_law(sample) if sample else {(): 1.0}
+        for outcomes in itertools.product(sorted(one), repeat=rounds):
+            key = tuple(itertools.chain.from_iterable(sorted(outcomes)))
+            total[key] += chance * math.prod(one[each] for each in outcomes)
+    return dict(total)
+
+
 def hockey_stick(p: Histogram, q: Histogram, epsilon: float) -> float:
     """sum over outcomes of (p - e^eps q)_+."""
     a = math.exp(epsilon)

@@ -20,9 +20,7 @@ shuffle, drawn at random, have this very law given K = k, so the curve of full p
 for every k; and the blanket of `participation`, which says more of few reports. docs/proofs.md,
 section 16.
 
-Numbers k are gathered in cells: the first term grows with r, in the second 1 - r falls and the rest
-grows, and a curve falls with k. So r is taken at the upper end of its cell (1 - r at the lower) and
-the curve at the lower end.
+Numbers k are gathered in cells (`participation.cells_of`, `mixture_weights`).
 """
 
 from __future__ import annotations
@@ -30,21 +28,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
+from fl_shuffle.accounting.bounds.participation import cells_of, mixture_weights
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, vector_blanket
 from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
 
-CELL_SHARE = 0.01
-"""Cells of the number of reports are at least this share of its mean wide: half of it, about, is
-what they add to epsilon ..."""
-CELL_SDS = 1.5
-"""... and this many of its standard deviations."""
-CELLS_REACH_SDS = 8.5
-"""Beyond so many the number is rarer than any delta that is asked for."""
 SMALL_CELL = 2e-4
 """Cells that can add no more than this share are counted at what full participation costs."""
 
@@ -87,27 +77,10 @@ class CheckInCurve(OneRoundCurve):
         return min(of_cells, self._whole.predicted_mu, blanket)
 
     def _gathered(self) -> list[_Cell]:
-        n, q = self.anonymity, self._rate
-        from scipy.stats import binom  # slow to load, and needed where participation is drawn
-
-        mean, sd = n * q, math.sqrt(n * q * (1.0 - q))
-        width = max(1.0, min(max(CELL_SHARE * mean, CELL_SDS * sd), 2.0 * CELLS_REACH_SDS * sd))
-        count = math.ceil(max(CELLS_REACH_SDS * sd / width - 0.5, 0.0))
-        edges = np.ceil(mean + width * (np.arange(-count, count + 2) - 0.5))
-        ends = np.unique(np.concatenate([[1], np.clip(edges, 1, n + 1), [n + 1]])).astype(np.int64)
-        if q == 1.0:
-            ends = np.array([n, n + 1])
-        below, above = binom.cdf(ends - 1, n, q), binom.sf(ends - 1, n, q)
-        # Of the two differences the one of smaller terms loses no digits.
-        inside = np.where(below[:-1] < above[:-1], np.diff(below), -np.diff(above))
-        cells = [
-            _Cell(weight, low / n, (end - 1) / n, *self._curves(low))
-            for weight, low, end in zip(
-                inside.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True
-            )
-            if weight > 0.0
+        return [
+            _Cell(weight, low / self.anonymity, high / self.anonymity, *self._curves(low))
+            for weight, low, high in cells_of(self.anonymity, self._rate)
         ]
-        return sorted(cells, key=lambda cell: -cell.weight)
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
         """The curves of a batch of so many: for a new input, and for another client in its place.
@@ -152,12 +125,10 @@ class CheckInCurve(OneRoundCurve):
 
 def _of_cell(cell: _Cell, epsilon: float) -> float:
     """weight times the smaller of both bounds on the divergence, given that K is in this cell."""
-    grown = math.expm1(epsilon)
-    alpha = 1.0 + grown / cell.high
-    at = math.log1p(grown / cell.high)
+    at, of_replaced, of_moved = mixture_weights(cell.low, cell.high, epsilon)
     replaced = cell.replaced.delta(at)
     moved = replaced if cell.moved is cell.replaced else cell.moved.delta(at)
-    found = cell.high * (1.0 + grown) / alpha * replaced + (1.0 - cell.low) * grown / alpha * moved
+    found = of_replaced * replaced + of_moved * moved
     if cell.high < 1.0 and found > cell.high * cell.replaced.local_delta(epsilon):
         found = min(found, cell.high * cell.replaced.delta(epsilon))
     return cell.weight * found

@@ -28,6 +28,15 @@ ASSUMPTION = (
     "secret check-in: each client takes part by its own coin with the stated probability, "
     "independently of data and of others, and nobody who sees the reports learns who did"
 )
+EACH_ROUND = "the coins are drawn anew in every round, independently of all earlier rounds"
+ONCE = "the coins are drawn once: the same clients take part in all rounds"
+CELL_SHARE = 0.01
+"""Cells of the number of reports are at least this share of its mean wide: half of it, about, is
+what they add to epsilon ..."""
+CELL_SDS = 1.5
+"""... and this many of its standard deviations."""
+CELLS_REACH_SDS = 8.5
+"""Beyond so many the number is rarer than any delta that is asked for."""
 
 
 def with_absence(
@@ -56,6 +65,47 @@ def with_absence(
     constant = AtomicLaw(np.array([alone]), np.array([1.0]))
     parts = ((present, scale * up, law), (absent, 1.0, constant))
     return MixtureLaw(parts), masses
+
+
+def cells_of(clients: int, rate: float) -> list[tuple[float, int, int]]:
+    """Gather the numbers of reports K ~ Bin(clients, rate), K >= 1, in cells.
+
+    Returns (probability, smallest K, largest K) of every cell, the most probable cell first. The
+    probability of K = 0 belongs to no cell: nothing is released then.
+    """
+    from scipy.stats import binom  # slow to load, and needed where participation is drawn
+
+    n, q = clients, rate
+    mean, sd = n * q, math.sqrt(n * q * (1.0 - q))
+    width = max(1.0, min(max(CELL_SHARE * mean, CELL_SDS * sd), 2.0 * CELLS_REACH_SDS * sd))
+    count = math.ceil(max(CELLS_REACH_SDS * sd / width - 0.5, 0.0))
+    edges = np.ceil(mean + width * (np.arange(-count, count + 2) - 0.5))
+    ends = np.unique(np.concatenate([[1], np.clip(edges, 1, n + 1), [n + 1]])).astype(np.int64)
+    if q == 1.0:
+        ends = np.array([n, n + 1])
+    below, above = binom.cdf(ends - 1, n, q), binom.sf(ends - 1, n, q)
+    # Of the two differences the one of smaller terms loses no digits.
+    inside = np.where(below[:-1] < above[:-1], np.diff(below), -np.diff(above))
+    found = zip(inside.tolist(), ends[:-1].tolist(), (ends[1:] - 1).tolist(), strict=True)
+    return sorted((cell for cell in found if cell[0] > 0.0), key=lambda cell: -cell[0])
+
+
+def mixture_weights(low: float, high: float, epsilon: float) -> tuple[float, float, float]:
+    """Return (epsilon', of_replaced, of_moved) for shares r = K / n of a cell in [low, high].
+
+    With a = e^epsilon and alpha = 1 + (a - 1)/r, the divergence of the mixtures
+    (1 - r) A + r P and (1 - r) A + r Q at a is at most
+
+        (r a/alpha) H_alpha(P, Q) + (1 - r) ((a - 1)/alpha) H_alpha(P, A)
+
+    (docs/proofs.md, section 16). The first term grows with r for fixed P and Q: it is
+    a r int (r/(r + a - 1) P - Q)_+. In the second, 1 - r falls and (a - 1)/alpha H_alpha grows. So
+    r is `high` but for the factor 1 - r, which is 1 - `low`. epsilon' = log(alpha).
+    """
+    grown = math.expm1(epsilon)
+    alpha = 1.0 + grown / high
+    of_replaced, of_moved = high * (1.0 + grown) / alpha, (1.0 - low) * grown / alpha
+    return math.log1p(grown / high), of_replaced, of_moved
 
 
 def hidden_delta(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fl_shuffle.accounting.bounds.participation import ASSUMPTION
+from fl_shuffle.accounting.bounds.participation import ASSUMPTION, EACH_ROUND, ONCE
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
 from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
@@ -114,7 +114,11 @@ def epsilon_and_delta(
 
 def secrecy(query: Question) -> tuple[str, ...]:
     """What has to be assumed where clients may be absent."""
-    return (ASSUMPTION,) if query.participation < 1.0 else ()
+    if query.participation == 1.0:
+        return ()
+    if query.rounds == 1:
+        return (ASSUMPTION,)
+    return ASSUMPTION, ONCE if query.drawn_once else EACH_ROUND
 
 
 def query_details(query: Question) -> dict[str, object]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
+from fl_shuffle.accounting.queries.fixed_sample import fixed_sample_guarantee
 from fl_shuffle.accounting.queries.guarantees import Method
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.randomizer_methods import BLANKET, CLONE, GSPA, LOWER, PROFILE
@@ -40,6 +41,8 @@ def bound(query: Question) -> Guarantee:
             "or lower, or participation = 1"
         )
     _require_release(query, method)
+    if query.drawn_once:
+        return fixed_sample_guarantee(query, bound)
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1
     if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:

@@ -32,6 +32,7 @@ RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian")
 UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
 RELEASES = ("reports", "sum")
+SAMPLINGS = ("each-round", "once")
 MAX_EPSILON = 400.0
 """Questions end here: nobody asks for more, and e^epsilon overflows at 709."""
 LARGEST_MATRIX = 1 << 24
@@ -171,7 +172,9 @@ class Question:
     calibration: str = setting("analytic", choices=CALIBRATIONS, metavar="NAME")
     """how Gaussian noise is scaled"""
     participation: float = setting(1.0, above=0.0, high=1.0, metavar="Q")
-    """each client takes part by its own coin, and who did stays secret"""
+    """each client takes part by its own coin (see sampling), and who did stays secret"""
+    sampling: str = setting("each-round", choices=SAMPLINGS, metavar="WHEN")
+    """when the coins of participation are drawn: in each round anew, or once for all rounds"""
     release: str = setting("reports", choices=RELEASES, metavar="WHAT")
     """what leaves a round: its reports, shuffled, or their sum"""
     assumed_honest: int | float | None = setting(None, metavar="K|SHARE")
@@ -198,6 +201,10 @@ class Question:
             self._set("unit", "record")
         if self.matrix:
             self._read_matrix()
+        if self.sampling == "once" and self.participation == 1.0:
+            raise InvalidValueError(
+                "sampling", "once", "has no effect with participation = 1", "leave it out"
+            )
         if self.assumed_honest is not None and self.release != "sum":
             raise InvalidValueError("assumed_honest", self.assumed_honest, "needs release = 'sum'")
         if (self.epsilon is None) == (self.delta is None):
@@ -289,6 +296,11 @@ class Question:
     def replaced(self) -> str:
         """The unit that neighbours change: a client, or a record of one."""
         return str(self.unit)
+
+    @property
+    def drawn_once(self) -> bool:
+        """Whether several rounds share one secret sample of the clients."""
+        return self.sampling == "once" and self.rounds > 1
 
     @property
     def personal(self) -> bool:
