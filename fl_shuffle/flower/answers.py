@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
@@ -43,18 +43,14 @@ class Node:
     sender: Sender | None
 
     @classmethod
-    def of(cls, context: Context, config: Config) -> Node:
+    def of(cls, context: Context, config: Config, **dealt: Any) -> Node:
         """The node that a context belongs to, in a run of this configuration.
 
-        Raises `ConfigError` where the node's configuration forbids to take part in it: for seeded
-        noise on a node that keeps a record, and where both disagree on the shuffler.
+        `dealt`: how the run deals records to clients, see `ClientRecord.of`. Raises `ConfigError`
+        where the node's configuration forbids to take part in it: for reports that a record which
+        the node keeps could not count, and where both disagree on the shuffler.
         """
-        record = ClientRecord.of(context.node_config)
-        if record is not None and config.run.entropy == "seeded":
-            raise ConfigError(
-                "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
-                "that the server can remove; use 'system'"
-            )
+        record = ClientRecord.of(context.node_config, config, **dealt)
         held = held_clients(context.node_config, config.data.clients)
         return cls(held, record, sender_of(config, context.node_config))
 
