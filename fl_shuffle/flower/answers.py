@@ -18,7 +18,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
+from fl_shuffle.errors import DataError, FlShuffleError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import REPORTS, TOTAL, VALID, TrainRequest, expired, reply_with

@@ -216,9 +216,10 @@ class ClientRecord:
             )
         ((counted,),) = database.execute("SELECT what FROM counted").fetchall()
         if counted != self._accounts.text:
+            now = _words_of(self._accounts.text)
             raise ConfigError(
-                f"{where}: counts {_words_of(counted)}, and this node {_words_of(self._accounts.text)}"
-                f"; put {RECORD_CONFIG} back as it was, or name a new file"
+                f"{where}: counts {_words_of(counted)}, and this node {now}; put {RECORD_CONFIG} "
+                "back as it was, or name a new file"
             )
 
     def _write(
@@ -277,8 +278,8 @@ def _require_countable(config: Config, features_use_data: bool) -> None:
         )
     if features_use_data:
         raise ConfigError(
-            f"data.features = {config.data.features!r}: this node keeps a record of its budget, and "
-            "a client's report would depend on other clients' records; choose other features"
+            f"data.features = {config.data.features!r}: this node keeps a record of its budget, "
+            "and a client's report would depend on other clients' records; choose other features"
         )
 
 

@@ -105,7 +105,7 @@ def test_a_run_that_deals_anew_is_still_within_the_limit(tmp_path: Path) -> None
     config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
     model, sent, asked = array_record({"p": np.zeros(650, np.float32)}, shared=True), 0, set()
     labels = load_records(DataSection()).train_labels
-    for seed in range(6):
+    for seed in range(3):
         data = {"clients": 40, "seed": seed}
         partition = make_partition(parse_config({"data": data}).data, labels, 10)
         place = int(np.flatnonzero(partition.order == 0)[0])
@@ -115,10 +115,11 @@ def test_a_run_that_deals_anew_is_still_within_the_limit(tmp_path: Path) -> None
         asked.add(number)
         tables = {"data": data, "privacy": {"unit": "client"}, "budgets": {"epsilon": 1.0}}
         with nodes(app, tables={**tables, **SYSTEM}, node_config=config) as grid:
-            (reply,) = grid.send_and_receive([TrainRequest(1, np.array([number])).message(model, 2)])
+            request = TrainRequest(1, np.array([number])).message(model, 2)
+            (reply,) = grid.send_and_receive([request])
         sent += bool(np.isfinite(reports_of(reply)).all())
     # Two Gaussian reports of local epsilon 1 cost 1.47.
-    assert len(asked) > 3 and sent == 1
+    assert len(asked) > 1 and sent == 1
 
 
 def written(folder: Path, **tables: dict[str, Any]) -> str:
