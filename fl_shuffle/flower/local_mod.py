@@ -15,6 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import ConfigError, require_choice, require_real
+from fl_shuffle.flower.answers import failed
 from fl_shuffle.flower.client_record import LIFETIME_EPSILON, RECORD, RECORD_CONFIG
 from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
 from fl_shuffle.flower.mods import OwnClients, unanswered
@@ -66,7 +67,13 @@ class LocalRandomizerMod:
         self._untold = [METRICS_STAY]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Flower's mod protocol."""
+        """Flower's mod protocol. What goes wrong on a deployed node is redacted."""
+        try:
+            return self._answer(message, context, call_next)
+        except Exception as error:
+            return failed(message, context, error)
+
+    def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.EVALUATE):
             return unanswered(message)

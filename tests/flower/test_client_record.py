@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -259,9 +260,13 @@ def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["record", "lifetime-epsilon", "record-config"])
-def test_a_mod_that_counts_nothing_refuses_a_record(name: str) -> None:
-    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
-    message: Any = TrainRequest(1, ONE).message(array_record({}, shared=True), 2)
-    context: Any = type("Context", (), {"node_config": {name: "/tmp/r"}})
-    with pytest.raises(ConfigError, match=f"node-config names a {name}"):
-        mod(message, context, lambda message, context: message)
+def test_a_mod_that_counts_nothing_refuses_a_record(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting = ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)])
+    counting.train()(lambda message, context: message)
+    request = TrainRequest(1, ONE).message(array_record({}, shared=True), 2)
+    with nodes(counting, node_config={name: "/tmp/r"}) as grid:
+        (reply,) = grid.send_and_receive([request])
+    assert reply.error.reason == "ConfigError"
+    assert f"node-config names a {name}, and LocalRandomizerMod counts nothing" in caplog.text
