@@ -27,6 +27,7 @@ from fl_shuffle.errors import (
     ProgramError,
     text_of,
 )
+from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
@@ -209,6 +210,7 @@ def redact_errors(message: Message, context: Context, call_next: ClientAppCallab
 
     Nobody waits for the answer to a request that has expired, and it is not worked on.
     """
+    quiet_on_ray()
     if expired(message):
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     try:

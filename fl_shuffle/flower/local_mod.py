@@ -16,6 +16,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import ConfigError, require_choice, require_real
 from fl_shuffle.flower.answers import failed
+from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.client_record import LIFETIME_EPSILON, RECORD, RECORD_CONFIG
 from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
 from fl_shuffle.flower.mods import OwnClients, unanswered
@@ -68,6 +69,7 @@ class LocalRandomizerMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Flower's mod protocol. What goes wrong on a deployed node is redacted."""
+        quiet_on_ray()
         try:
             return self._answer(message, context, call_next)
         except Exception as error:

@@ -27,6 +27,7 @@ from fl_shuffle.errors import ConfigError, ProgramError, RunError, text_of
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import messages
 from fl_shuffle.flower.answers import Request, failed
+from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, kept_default_dtype
@@ -125,6 +126,7 @@ class ShuffleClientApp(ClientApp):
         """See Flower's `ClientApp`. Every exception, also one of the app's own mods, becomes an
         error reply here, behind all mods: those of an app may look into every reply, and would
         raise at one without content; Flower would send the exception's text to the server."""
+        quiet_on_ray()
         try:
             return super().__call__(message, context)
         except ProgramError as error:
