@@ -31,7 +31,7 @@ from tests.apps import test_strangers as strangers
 from tests.apps.test_same_bits import NETWORK
 from tests.processes import environment, free_port, printed, wait_until
 from tests.repository import FILES, ROOT
-from tests.small_federation import Play, model_bytes, summary
+from tests.small_federation import Play, model_bytes, rows, summary
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,8 @@ class SuperLink:
         self.processes: list[subprocess.Popen[bytes]] = []
         (home / "flwr").mkdir(parents=True)
         (home / "flwr" / "config.toml").write_text(
-            f'[superlink.lab]\naddress = "{self.address}"\ninsecure = true\n'
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{self.address}"\n'
+            "insecure = true\n"
         )
         host, port = self.address.split(":")
         self.start("link", "flower-superlink", "--insecure", "--host", host, "--port", port)
@@ -63,8 +64,8 @@ class SuperLink:
         self.processes.append(process)
 
     def start_supernodes(self, *node_configs: str) -> list[str]:
-        """One after the other, so configured; their identifiers."""
-        for number, node_config in enumerate(node_configs):
+        """One after the other, so configured; the identifiers of all that were started."""
+        for number, node_config in enumerate(node_configs, start=len(self._activated())):
             self.start(
                 f"node{number}", "flower-supernode", "--insecure", "--superlink", self.address,
                 "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", node_config,
@@ -82,13 +83,19 @@ class SuperLink:
         """Run an app to its end; what its log says. `settings` of the run configuration have `_`
         for `-`."""
         chosen = " ".join(f"{name.replace('_', '-')}='{text}'" for name, text in settings.items())
-        started = self._flwr("run", str(app), "lab", "--run-config", chosen, "--stream")
+        said, completed = self.ended(self._flwr("run", str(app), "lab", "--run-config", chosen))
+        assert completed, said
+        return said
+
+    def ended(self, started: str) -> tuple[str, bool]:
+        """What the log of a run says at its end, and whether it ended well; `started` is what
+        `flwr run` printed."""
         found = re.search(r"started run (\d+)", started)
         assert found, started
-        said = self._flwr("log", found[1], "lab", "--show")
+        said = self._flwr("log", found[1], "lab", "--stream")
         listed = self._flwr("ls", "lab", "--run-id", found[1], "--format", "json")
-        assert '"status": "finished:completed"' in listed, said
-        return said
+        assert '"status": "finished:' in listed, listed
+        return said, '"status": "finished:completed"' in listed
 
     def end(self) -> None:
         """Kill every process, and what it started."""
@@ -214,6 +221,31 @@ def test_the_server_gets_what_the_shuffler_releases(
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     assert store.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in store.iterdir()} == {0o600}
+
+
+def test_deployed_run_goes_on_with_the_printed_line(
+    superlink: SuperLink, small: Path, tmp_path: Path
+) -> None:
+    """A shell runs the line in the app's folder, as it was printed. The other node had died."""
+    superlink.start_supernodes(PARTS[0])
+    run = tmp_path / "it's a run"
+    chosen = {
+        "config": str(small),
+        "overrides": "privacy.min_reports=8;run.entropy=system;model.init=zeros",
+        "run-directory": str(run),
+        "data": str(tmp_path),
+    }
+    text = " ".join(f'{name}="{value}"' for name, value in chosen.items())
+    home = str(superlink.home / "flwr")
+    start = ("flwr", "run", str(ROOT), "lab", "--run-config", text)
+    said, completed = superlink.ended(printed(*start, FLWR_HOME=home))
+    assert not completed
+    (line,) = set(re.findall(r"; go on with: (flwr run .*)", said))
+    superlink.start_supernodes(PARTS[1])
+    said, completed = superlink.ended(printed("sh", "-c", line, folder=ROOT, FLWR_HOME=home))
+    assert completed, said
+    assert [row["n_reports"] for row in rows(run)] == [str(CLIENTS)] * 3
+    assert fs.Result(run).config.data.root == str(tmp_path)
 
 
 def test_flwr_run_plays_apps_of_strangers(superlink: SuperLink, tmp_path: Path) -> None:
