@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -83,6 +84,12 @@ class SuperLink:
                 command, env=own, cwd=self.home, stdout=log, stderr=log, start_new_session=True
             )
         self.processes.append(process)
+
+    def listens(self) -> bool:
+        """Whether somebody answers at the address."""
+        host, port = self.address.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
 
     def start_supernodes(self, *node_configs: str) -> list[str]:
         """One after the other, so configured; the identifiers of all that were started."""
@@ -311,7 +318,7 @@ def test_killed_supernode_with_a_key_comes_back(tmp_path: Path) -> None:
     public.write_bytes(private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     running = SuperLink(tmp_path / "flower", tls=True)
     try:
-        wait_until(lambda: "Fleet API" in running.said(), START_SECONDS, running.said)
+        wait_until(running.listens, START_SECONDS, running.said)
         printed(
             "flwr", "supernode", "register", str(public), "lab",
             folder=tmp_path, FLWR_HOME=str(running.home / "flwr"),
