@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.csv_files import looks_like_number, read_table, real_number, whole_number
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.errors import ConfigError, DataError, InvalidValueError
 from fl_shuffle.plugins import load_function
 
 COLUMNS = ("client_id", "epsilon", "delta")
@@ -77,14 +77,21 @@ def make_budgets(
     """Budgets for `clients` clients as the section says; the same section gives the same budgets.
 
     `names` are the clients' own, where they have any, for a file that calls them so. Raises
-    `ConfigError` or `InvalidValueError` for a CSV or provider that does not fit.
+    `ConfigError` or `InvalidValueError` for a CSV or provider that does not fit, and `DataError`
+    for a CSV that does not fit the clients' names.
     """
     generator = np.random.Generator(np.random.Philox(key=[section.seed, 0x42554447]))
     delta = np.full(clients, section.delta)
     name = section.distribution
     require_file(section)
     if name == "file":
-        budgets = read_budgets(section.file, clients, names)
+        try:
+            budgets = read_budgets(section.file, clients, names)
+        except ConfigError as error:
+            if names is None:
+                raise
+            # Which of them it is depends on the names of clients, which are data.
+            raise DataError(str(error)) from None
     elif name == "listed":
         budgets = Budgets(np.array(section.epsilons), delta)
     elif name == "constant":

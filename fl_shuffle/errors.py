@@ -58,7 +58,14 @@ class RunError(FlShuffleError):
 
 
 class ProgramError(RunError):
-    """A user's own app fails on every client that is asked first, at the same line."""
+    """A user's own app fails on every client that is asked first, at the same line.
+
+    `place` is the exception's class and that line, without what the exception says.
+    """
+
+    def __init__(self, text: str, place: str = "") -> None:
+        super().__init__(text)
+        self.place = place
 
 
 class RunInterrupted(KeyboardInterrupt):

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -194,8 +194,12 @@ class RunParts:
         own = tuple(sorted(context.node_config.items()))
         with self._making:
             if own not in self._nodes:
-                self._nodes[own] = Node.of(context, self.config)
+                self._nodes[own] = Node.of(context, self.config, **self._dealt())
             return self._nodes[own]
+
+    def _dealt(self) -> dict[str, Any]:
+        """How records are dealt to clients, for a node's own record: as an app's code says."""
+        return {"dealt": False}
 
     def _pieces(self, clients: Ids, dimension: int) -> list[Ids]:
         """Whole blocks of these clients, as many at a time as rows are held."""
@@ -375,6 +379,11 @@ class Federation(RunParts):
         return self._packing.starts(np.diff(self.task.offsets))
 
     # What a node's clients do.
+
+    def _dealt(self) -> dict[str, Any]:
+        """See `RunParts._dealt`: as the configuration says."""
+        task = self.task
+        return {"names": task.names, "features_use_data": task.features_use_data}
 
     @property
     def clipper(self) -> Clipper:

@@ -8,18 +8,28 @@ server is decided here, below the page of the client.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
+from fl_shuffle.configuration.reading import SETTINGS
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
+from fl_shuffle.errors import (
+    DataError,
+    FlShuffleError,
+    InvalidValueError,
+    ProgramError,
+    text_of,
+)
+from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import REPORTS, TOTAL, VALID, TrainRequest, expired, reply_with
 from fl_shuffle.flower.node_registry import held_clients, words_of
@@ -33,6 +43,8 @@ from fl_shuffle.shuffler.remote.link import Sender
 
 log = logging.getLogger("fl_shuffle.client")
 
+_SETTING = re.compile(r"[a-z0-9_]+\.[a-z0-9_]+")
+
 
 @dataclass(frozen=True)
 class Node:
@@ -43,18 +55,14 @@ class Node:
     sender: Sender | None
 
     @classmethod
-    def of(cls, context: Context, config: Config) -> Node:
+    def of(cls, context: Context, config: Config, **dealt: Any) -> Node:
         """The node that a context belongs to, in a run of this configuration.
 
-        Raises `ConfigError` where the node's configuration forbids to take part in it: for seeded
-        noise on a node that keeps a record, and where both disagree on the shuffler.
+        `dealt`: how the run deals records to clients, see `ClientRecord.of`. Raises `ConfigError`
+        where the node's configuration forbids to take part in it: for reports that a record which
+        the node keeps could not count, and where both disagree on the shuffler.
         """
-        record = ClientRecord.of(context.node_config)
-        if record is not None and config.run.entropy == "seeded":
-            raise ConfigError(
-                "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
-                "that the server can remove; use 'system'"
-            )
+        record = ClientRecord.of(context.node_config, config, **dealt)
         held = held_clients(context.node_config, config.data.clients)
         return cls(held, record, sender_of(config, context.node_config))
 
@@ -169,22 +177,43 @@ class SumAnswer:
         return reply_with(self._request.message, **arrays)
 
 
-def redact_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A Flower mod: of what goes wrong on a node, only that something did leaves it.
+def failed(message: Message, context: Context, error: Exception) -> Message:
+    """The reply to a message on which this node fails; the exception goes to the node's log.
 
-    Flower would send an exception's text, which may quote records, to the server. What is wrong
-    with settings is raised: it is told to whoever wrote them. Nobody waits for the answer to a
-    request that has expired, and it is not worked on.
+    What an exception says may quote records, or name one of the node's clients, files or addresses.
+    So the server gets what `told_of` leaves of it. In a simulation the exception is raised again,
+    for the engine in this process to show its user, unless it is about records.
     """
+    if context.node_config.get(SIMULATED) and not isinstance(error, DataError):
+        raise error
+    log.error("round %s failed on this node", message.metadata.group_id, exc_info=error)
+    program = isinstance(error, ProgramError)
+    code = PROGRAM_FAILS if program else CLIENT_APP_RAISED
+    return Message(Error(code, told_of(error) or None), reply_to=message)
+
+
+def told_of(error: Exception) -> str:
+    """What the server may read of an error: its class, and the settings of the run's configuration
+    that it names. Nothing where the fault may lie in records: even its class would tell of them."""
+    if isinstance(error, DataError) or not isinstance(error, FlShuffleError):
+        return ""
+    if isinstance(error, ProgramError) and error.place:
+        named = error.place  # its text quotes what the app raised
+    else:
+        words = set(_SETTING.findall(text_of(error)))
+        named = ", ".join(key for key in SETTINGS if key in words)
+    return f"{type(error).__name__}: {named}" if named else type(error).__name__
+
+
+def redact_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A Flower mod: an exception becomes a reply by `failed`, since Flower would send its text.
+
+    Nobody waits for the answer to a request that has expired, and it is not worked on.
+    """
+    quiet_on_ray()
     if expired(message):
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     try:
         return call_next(message, context)
     except Exception as error:
-        # What is wrong with records is between them and whoever keeps them. What else goes wrong in
-        # a simulation the engine in this process tells the user, and nobody else.
-        settings = isinstance(error, FlShuffleError) or context.node_config.get(SIMULATED)
-        if settings and not isinstance(error, DataError):
-            raise
-        log.exception("round %s failed on this node", message.metadata.group_id)
-        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+        return failed(message, context, error)

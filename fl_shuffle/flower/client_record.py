@@ -1,65 +1,161 @@
-"""A client's own record of what it has sent: its budget does not depend on the server's ledger.
+"""A site's own record of what its clients have sent, independent of the server's ledger.
 
 A SuperNode started with `--node-config 'record="/path/file.sqlite" lifetime-epsilon=8.0'` writes
-every report down before it leaves, under the client's id, and sends no report that would take that
-client above its limit, whatever the server asks, in whichever run.
+every report down before it leaves, and sends no report that would take the account which it belongs
+to above the limit, whatever the server asks, in whichever run.
+
+A run's client numbers are no accounts: the server's configuration says which records a number
+holds, and forty runs that deal the records anew would give a person forty numbers. Without further
+settings the whole site has one account. With `record-config`, the site's own copy of the study's
+configuration, the site itself says whose records a client's are: a run that deals them otherwise
+is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import math
+import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.round_off import ROUND_UP
+from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.configuration.sections import Config, DataSection
+from fl_shuffle.durable_files import OWNER_ONLY
 from fl_shuffle.errors import ConfigError, require_open_unit, require_real
 
 RECORD = "record"
+RECORD_CONFIG = "record-config"
 LIFETIME_EPSILON = "lifetime-epsilon"
 LIFETIME_DELTA = "lifetime-delta"
 DEFAULT_DELTA = 1e-5
 """The delta of a lifetime epsilon for which the node names none."""
+WHOLE_SITE = ""
+"""The account of everything that a node sends, where clients have none of their own."""
+ANY_PARTITION = ("features", "feature_options")
+"""Settings of [data] that do not decide whose records a client holds."""
 
+VERSION = 2
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS reports (
-    client INTEGER NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL,
+CREATE TABLE IF NOT EXISTS counted (what TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS sent (
+    account TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL,
     mu REAL NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    PRIMARY KEY (client, run, round)) WITHOUT ROWID
+    PRIMARY KEY (run, round, client)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sent_of ON sent (account);
 """
 
 
-class ClientRecord:
-    """The reports that this node's clients have sent, durable before they leave.
+@dataclass(frozen=True)
+class Accounts:
+    """The account of each of a run's clients, and what the site says that an account is.
 
-    The limit is (`epsilon`, `delta`) local differential privacy of everything one client has ever
-    sent, in the unit of privacy of the runs, replace-one. Gaussian reports compose exactly (the
-    squares of their mu add up), Laplace ones by adding their epsilons, and a user's own randomizer
-    by adding (epsilon0, delta0); their sum is an upper bound (basic composition).
+    `whose` holds the [data] settings that deal records to clients, as the site's own configuration
+    has them; None stands for one account of the whole site. `names` are those that the site's data
+    give the clients, by number; without them an account is named by the number that the site's own
+    configuration gives.
     """
 
-    def __init__(self, path: Path, epsilon: float, delta: float) -> None:
+    unit: str = "client"
+    whose: Mapping[str, Any] | None = None
+    names: Sequence[str] | None = None
+
+    def of(self, clients: NDArray[np.int64]) -> list[str]:
+        """The name of each of these clients' accounts."""
+        if self.whose is None:
+            return [WHOLE_SITE] * len(clients)
+        if self.names is None:
+            return [str(number) for number in clients.tolist()]
+        return [self.names[number] for number in clients.tolist()]
+
+    @property
+    def text(self) -> str:
+        """What an account is, as a record's file keeps it."""
+        return json.dumps({"unit": self.unit, "data": self.whose}, sort_keys=True)
+
+
+class Spent(NamedTuple):
+    """What reports cost together: squares of the Gaussian mu, epsilons and deltas that add up."""
+
+    squares: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+    def plus(self, cost: tuple[float, float, float]) -> Spent:
+        """The same with a report of this (mu, epsilon, delta)."""
+        mu, epsilon, delta = cost
+        return Spent(self.squares + mu * mu, self.epsilon + epsilon, self.delta + delta)
+
+    def within(self, epsilon: float, delta: float) -> bool:
+        """Whether this is at most (epsilon, delta): Gaussian reports compose exactly, and basic
+        composition adds the others. Sums are rounded up by more than their terms lose."""
+        left = delta - self.delta * ROUND_UP
+        if left <= 0.0:
+            return False
+        gaussian = gaussian_epsilon(left, math.sqrt(self.squares * ROUND_UP))
+        return bool(gaussian + self.epsilon * ROUND_UP <= epsilon)
+
+
+class ClientRecord:
+    """The reports that this node has sent, durable before they leave.
+
+    The limit is (`epsilon`, `delta`) local differential privacy of everything that one account has
+    ever sent, replace-one. An account of the whole site counts each report of each of its clients:
+    its guarantee covers everything that the site holds, however a run deals it to clients. An
+    account of a client, as the site itself deals its records, covers that client's data or, with
+    `privacy.unit = "record"`, one of its records.
+    """
+
+    def __init__(
+        self, path: Path, epsilon: float, delta: float, accounts: Accounts | None = None
+    ) -> None:
         self._path = path
         self._epsilon = require_real(LIFETIME_EPSILON, epsilon, minimum=0.0, exclusive_minimum=True)
         self._delta = require_open_unit(LIFETIME_DELTA, delta)
+        self._accounts = accounts or Accounts()
 
     @classmethod
-    def of(cls, node_config: Mapping[str, object]) -> ClientRecord | None:
-        """The record that a node is to keep, or None; raises `ConfigError` for half of one."""
+    def of(
+        cls,
+        node_config: Mapping[str, object],
+        config: Config,
+        *,
+        dealt: bool = True,
+        names: Sequence[str] | None = None,
+        features_use_data: bool = False,
+    ) -> ClientRecord | None:
+        """Return the record that a node is to keep in a run of this configuration, or None.
+
+        `dealt`: the run's [data] settings deal the records to clients, whom the site's data call
+        `names` where they name them; an app of a user's own deals them as its code says, and the
+        whole site has one account. Raises `ConfigError` for half of a record, and for a run whose
+        reports it could not count.
+        """
         path, epsilon = node_config.get(RECORD), node_config.get(LIFETIME_EPSILON)
-        if path is None and epsilon is None:
+        own = node_config.get(RECORD_CONFIG)
+        if path is None and epsilon is None and own is None:
             return None
-        if not isinstance(path, str) or not Path(path).is_absolute():
-            raise ConfigError(f"node-config {RECORD} = {path!r}: must be an absolute file name")
+        for name, value in ((RECORD, path), (RECORD_CONFIG, own)):
+            absolute = isinstance(value, str) and Path(value).is_absolute()
+            if not absolute and (name == RECORD or value is not None):
+                raise ConfigError(f"node-config {name} = {value!r}: must be an absolute file name")
         if epsilon is None:
             raise ConfigError(f"node-config names a {RECORD} and no {LIFETIME_EPSILON}")
+        _require_countable(config, features_use_data)
+        accounts = _accounts(config, None if own is None else str(own), dealt, names)
         delta = node_config.get(LIFETIME_DELTA, DEFAULT_DELTA)
-        return cls(Path(path), epsilon, delta)  # type: ignore[arg-type]
+        return cls(Path(str(path)), epsilon, delta, accounts)  # type: ignore[arg-type]
 
     def debit(
         self,
@@ -71,45 +167,92 @@ class ClientRecord:
     ) -> NDArray[np.bool_]:
         """Write down a round's `times` reports of each of these clients; returns whose may be sent.
 
-        Not those whose limit it would exceed, and not those that have reported on this round of
-        this run before: a second report with the same noise would reveal the first one.
-        Raises `ConfigError` if the record cannot be written: nothing may then be sent.
+        Not those whose account would exceed its limit, and not those that have reported on this
+        round of this run before: a second report with the same noise would reveal the first one.
+        Raises `ConfigError` if the record cannot be written, or counts something else: nothing may
+        then be sent.
         """
-        reports = [
-            (client, run, round_number, *_cost(kind, times))
-            for client, kind in zip(clients.tolist(), classes, strict=True)
-        ]
         try:
-            with contextlib.closing(
-                sqlite3.connect(self._path, timeout=60.0, isolation_level=None)
-            ) as database:
-                database.execute("PRAGMA synchronous = FULL")
-                database.execute(SCHEMA)
-                database.execute("BEGIN IMMEDIATE")
-                sent = [self._write(database, report) for report in reports]
+            with self._opened() as database:
+                sent = self._write(database, (run, round_number), clients, classes, times)
                 database.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"node-config {RECORD} = {self._path}: {error}") from None
         return np.array(sent, dtype=bool)
 
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """The file, locked for writing; it may name persons, and is its owner's alone to read."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
+        with contextlib.closing(
+            sqlite3.connect(self._path, timeout=60.0, isolation_level=None)
+        ) as database:
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("BEGIN IMMEDIATE")
+            self._require_mine(database)
+            yield database
+
+    def _require_mine(self, database: sqlite3.Connection) -> None:
+        """Raise `ConfigError` for a file that counts anything but these accounts; a new file counts
+        them from now on."""
+        where = f"node-config {RECORD} = {self._path}"
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if not version and not tables:
+            for statement in SCHEMA.split(";"):
+                database.execute(statement)
+            database.execute("INSERT INTO counted VALUES (?)", (self._accounts.text,))
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            return
+        if not version and "reports" in tables:
+            raise ConfigError(
+                f"{where}: an older version counted by client numbers, which a run can give to "
+                "anybody, so what it holds belongs to no account; keep it, name a new file, and "
+                f"lower {LIFETIME_EPSILON} by what was spent"
+            )
+        if version != VERSION or "counted" not in tables:
+            raise ConfigError(
+                f"{where}: is no record of version {VERSION}; name a new file, or the right one"
+            )
+        ((counted,),) = database.execute("SELECT what FROM counted").fetchall()
+        if counted != self._accounts.text:
+            now = _words_of(self._accounts.text)
+            raise ConfigError(
+                f"{where}: counts {_words_of(counted)}, and this node {now}; put {RECORD_CONFIG} "
+                "back as it was, or name a new file"
+            )
+
     def _write(
-        self, database: sqlite3.Connection, report: tuple[int, str, int, float, float, float]
-    ) -> bool:
-        """Write a report down, a row of `SCHEMA`, unless it may not be sent."""
-        client, run, number, mu, epsilon, delta = report
-        squares, epsilons, deltas, repeated = database.execute(
-            "SELECT total(mu * mu), total(epsilon), total(delta), total(run = ? AND round = ?) "
-            "FROM reports WHERE client = ?",
-            (run, number, client),
-        ).fetchone()
-        left = self._delta - deltas - delta
-        if repeated or left <= 0.0:
-            return False
-        spent = gaussian_epsilon(left, math.sqrt(squares + mu * mu)) + epsilons + epsilon
-        within = bool(spent <= self._epsilon)
-        if within:
-            database.execute("INSERT INTO reports VALUES (?, ?, ?, ?, ?, ?)", report)
-        return within
+        self,
+        database: sqlite3.Connection,
+        at: tuple[str, int],
+        clients: NDArray[np.int64],
+        classes: Sequence[ClientClass],
+        times: int,
+    ) -> list[bool]:
+        """Write down those of these clients' reports that may be sent; which those are."""
+        before = database.execute("SELECT client FROM sent WHERE run = ? AND round = ?", at)
+        repeated = {client for (client,) in before}
+        accounts, spent = self._accounts.of(clients), dict[str, Spent]()
+        sent = []
+        for client, account, kind in zip(clients.tolist(), accounts, classes, strict=True):
+            if account not in spent:
+                spent[account] = Spent(
+                    *database.execute(
+                        "SELECT total(mu * mu), total(epsilon), total(delta) FROM sent "
+                        "WHERE account = ?",
+                        (account,),
+                    ).fetchone()
+                )
+            cost = _cost(kind, times)
+            after = spent[account].plus(cost)
+            allowed = client not in repeated and after.within(self._epsilon, self._delta)
+            if allowed:
+                spent[account] = after
+                row = (account, *at, client, *cost)
+                database.execute("INSERT INTO sent VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            sent.append(allowed)
+        return sent
 
 
 def _cost(kind: ClientClass, times: int) -> tuple[float, float, float]:
@@ -119,3 +262,70 @@ def _cost(kind: ClientClass, times: int) -> tuple[float, float, float]:
     if kind.noise == "laplace":
         return 0.0, kind.exposure * times, 0.0
     return 0.0, kind.epsilon0 * times, kind.delta0 * times
+
+
+def _require_countable(config: Config, features_use_data: bool) -> None:
+    """Raise `ConfigError` for a run whose reports cost more than its configuration says, or may."""
+    if config.run.entropy == "seeded":
+        raise ConfigError(
+            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
+            "that the server can remove; use 'system'"
+        )
+    if config.privacy.randomizer == "declared":
+        raise ConfigError(
+            "privacy.randomizer = 'declared': this node keeps a record of its budget, and only the "
+            "run's configuration says what such reports cost; use 'gaussian'"
+        )
+    if features_use_data:
+        raise ConfigError(
+            f"data.features = {config.data.features!r}: this node keeps a record of its budget, "
+            "and a client's report would depend on other clients' records; choose other features"
+        )
+
+
+def _accounts(
+    config: Config, own: str | None, dealt: bool, names: Sequence[str] | None
+) -> Accounts:
+    """What an account of this node is; raises `ConfigError` for a run that names somebody else by
+    it."""
+    site = None if own is None else resolve_config(own)
+    unit = "client" if site is None else site.privacy.unit
+    if config.privacy.unit != unit:
+        remedy = f"name the study's configuration as {RECORD_CONFIG}" if site is None else "use it"
+        raise ConfigError(
+            f"privacy.unit = {config.privacy.unit!r}: this node's record counts for {unit!r}; "
+            f"{remedy}"
+        )
+    if site is None or not dealt:
+        return Accounts(unit)
+    wanted, found = _dealing(site.data), _dealing(config.data)
+    for key in sorted({*wanted, *found}):
+        if wanted.get(key) != found.get(key):
+            raise ConfigError(
+                f"data.{key} = {found.get(key)!r}: the run would give clients other records than "
+                f"this site's own configuration does ({wanted.get(key)!r}, {own}); use that"
+            )
+    return Accounts(unit, wanted, names)
+
+
+def _dealing(section: DataSection) -> dict[str, Any]:
+    """The settings that decide whose records a client's account is for.
+
+    Clients that the data name keep their names however many of them take part.
+    """
+    left_out = {*ANY_PARTITION, *(("clients",) if section.partition == "natural" else ())}
+    table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(section)))
+    return {key: value for key, value in table.items() if key not in left_out}
+
+
+def _words_of(counted: str) -> str:
+    """What an account is, as `Accounts.text` says it, in an error's line."""
+    try:
+        found = json.loads(counted)
+        unit, data = found["unit"], found["data"]
+        if data is None:
+            return f"the whole site (privacy.unit = {unit!r})"
+        listed = ", ".join(f"{key} = {value!r}" for key, value in data.items() if value)
+        return f"clients (privacy.unit = {unit!r}; {listed})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "something else"

@@ -41,27 +41,28 @@ class FirstTrainings:
         """
         if self._over:
             return
-        kind, text = ("", "") if failure is None else described(failure)
+        kind, text, place = ("", "", "") if failure is None else described(failure)
         with self._lock:
             alike = bool(kind) and kind == (self._kinds or [kind])[0] and not self._over
             self._kinds.append(kind)
             self._over = not alike or len(self._kinds) == self._wanted
         if alike and self._over:
-            raise ProgramError(
-                f"app.client: the first {self._wanted} clients all failed alike: {text[:LONGEST]}"
-            )
+            told = f"app.client: the first {self._wanted} clients all failed alike"
+            raise ProgramError(f"{told}: {text[:LONGEST]}", place[:LONGEST])
 
 
-def described(failure: BaseException) -> tuple[str, str]:
-    """What is the same of all who fail alike, and type, text and the app's own line."""
+def described(failure: BaseException) -> tuple[str, str, str]:
+    """What is the same of all who fail alike; type, text and the app's own line; and the same
+    without the text, which may quote records."""
     frames = traceback.extract_tb(failure.__traceback__)
     own = [frame for frame in frames if not _of_a_library(frame.filename)]
     said = f"{type(failure).__name__}: {text_of(failure)}"
+    name = type(failure).__name__
     if not own:
-        return type(failure).__name__, said
+        return name, said, name
     last = own[-1]
-    kind = f"{type(failure).__name__} {last.filename} {last.lineno}"
-    return kind, f"{said} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+    line = f"({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+    return f"{name} {last.filename} {last.lineno}", f"{said} {line}", f"{name} {line}"
 
 
 _LIBRARIES = (str(APP_ROOT / "fl_shuffle"), str(Path(flwr.__file__).parents[1]))

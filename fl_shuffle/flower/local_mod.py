@@ -21,6 +21,9 @@ from fl_shuffle.errors import (
     require_open_unit,
     require_real,
 )
+from fl_shuffle.flower.answers import failed
+from fl_shuffle.flower.client_logs import quiet_on_ray
+from fl_shuffle.flower.client_record import LIFETIME_EPSILON, RECORD, RECORD_CONFIG
 from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
 from fl_shuffle.flower.mods import OwnClients, unanswered
 from fl_shuffle.flower.remote_shuffler import SHUFFLER
@@ -51,7 +54,7 @@ class LocalRandomizerMod:
 
     Nothing counts what several rounds cost together, and nobody shuffles: `ShuffleClientApp` takes
     every client's budget from a run's configuration instead. Raises `InvalidValueError` for
-    parameters out of range, and `ConfigError` on a node with a shuffler of its own.
+    parameters out of range, and `ConfigError` on a node with a shuffler or a record of its own.
     """
 
     def __init__(
@@ -74,15 +77,24 @@ class LocalRandomizerMod:
         self._untold = [METRICS_STAY]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Flower's mod protocol."""
+        """Flower's mod protocol. What goes wrong on a deployed node is redacted."""
+        quiet_on_ray()
+        try:
+            return self._answer(message, context, call_next)
+        except Exception as error:
+            return failed(message, context, error)
+
+    def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.EVALUATE):
             return unanswered(message)
-        if SHUFFLER in context.node_config:
-            raise ConfigError(
-                f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "
-                "server; start the node without, or use ShuffleClientApp"
-            )
+        for name in (SHUFFLER, RECORD, LIFETIME_EPSILON, RECORD_CONFIG):
+            if name in context.node_config:
+                does = "sends its reports to the server" if name == SHUFFLER else "counts nothing"
+                raise ConfigError(
+                    f"node-config names a {name}, and LocalRandomizerMod {does}; start the node "
+                    "without, or use ShuffleClientApp"
+                )
         with suppress(IndexError):  # once, whichever node comes first
             log.warning(self._untold.pop())
         # Every client weighs the same: its number of examples may be private.

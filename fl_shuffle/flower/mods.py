@@ -26,13 +26,14 @@ from torch import Tensor, nn
 from fl_shuffle.errors import ConfigError, ProgramError, RunError, text_of
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import messages
-from fl_shuffle.flower.answers import Request
+from fl_shuffle.flower.answers import Request, failed
+from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, kept_default_dtype
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients, RecordsOf
-from fl_shuffle.flower.settings import is_simulated
+from fl_shuffle.flower.settings import SIMULATED, is_simulated
 from fl_shuffle.gradients.clipper import ClippedRows, Clipper
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
@@ -122,12 +123,18 @@ class ShuffleClientApp(ClientApp):
             self.train()(never)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """See Flower's `ClientApp`. A mistake of the app becomes an error reply here, behind all
-        mods: those of an app may look into every reply, and would raise at one without content."""
+        """See Flower's `ClientApp`. Every exception, also one of the app's own mods, becomes an
+        error reply here, behind all mods: those of an app may look into every reply, and would
+        raise at one without content; Flower would send the exception's text to the server."""
+        quiet_on_ray()
         try:
             return super().__call__(message, context)
         except ProgramError as error:
-            return Message(Error(PROGRAM_FAILS, str(error)), reply_to=message)
+            if context.node_config.get(SIMULATED):
+                return Message(Error(PROGRAM_FAILS, str(error)), reply_to=message)
+            return failed(message, context, error)
+        except Exception as error:
+            return failed(message, context, error)
 
     def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """The last of the mods: reports, or which clients this node plays, and nothing else."""

@@ -19,6 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.errors import FlShuffleError, RunError
+from fl_shuffle.flower.client_logs import Said, kept_from_disk, private_files, say_here
 from fl_shuffle.flower.grid import SHOWN, InProcessGrid, NamedError, adopt_task_identity, reply_of
 from fl_shuffle.plugins import load_function
 
@@ -54,14 +55,15 @@ class RayGrid(InProcessGrid):
             _require_listening(address)
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.getcwd()]))}
         try:
-            ray.init(
-                address or "local",
-                num_cpus=None if address else nodes,
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": variables},
-            )
+            with private_files():
+                ray.init(
+                    address or "local",
+                    num_cpus=None if address else nodes,
+                    include_dashboard=None if address else False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": variables},
+                )
         except (OSError, ValueError, RuntimeError) as error:
             said = " ".join(str(error).split())[:SHOWN]
             raise RunError(
@@ -81,9 +83,10 @@ class RayGrid(InProcessGrid):
     def _reply(self, message: Message, context: Context) -> Message:
         try:
             task = self._play.remote(self._path, message, context, self._trusted)
-            reply, context.state = ray.get(task)
+            reply, context.state, said = ray.get(task)
         except ray.exceptions.RayError as error:
             return Message(NamedError(f"died with {type(error).__name__}"), reply_to=message)
+        say_here(said)
         if not isinstance(reply, Message):
             raise RunError(reply)
         return reply
@@ -102,13 +105,14 @@ def _require_listening(address: str) -> None:
 
 def _played(
     path: str, message: Message, context: Context, trusted: bool
-) -> tuple[Message | str, RecordDict]:
-    """The app's reply and its new state, in one of Ray's processes; a text says what the user has
-    to mend."""
+) -> tuple[Message | str, RecordDict, Said]:
+    """The app's reply, its new state and what it logged, in one of Ray's processes; a text instead
+    of a reply says what the user has to mend."""
     torch.set_num_threads(1)
     adopt_task_identity(context.run_id)
-    try:
-        app = load_function(path, "message", "context", field="app.client")
-        return reply_of(app, message, context, trusted=trusted), context.state
-    except FlShuffleError as error:
-        return str(error), context.state
+    with kept_from_disk() as said:
+        try:
+            app = load_function(path, "message", "context", field="app.client")
+            return reply_of(app, message, context, trusted=trusted), context.state, said
+        except FlShuffleError as error:
+            return str(error), context.state, said

@@ -29,6 +29,7 @@ from flwr.supercore.constant import NOOP_FEDERATION_ID
 from flwr.supercore.run import Run
 
 from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.flower.client_logs import private_files
 from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.settings import RESOLVED, app_tables
 from fl_shuffle.plugins import load_function
@@ -121,17 +122,18 @@ def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: S
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     try:
-        _run_simulation(
-            num_supernodes=nodes,
-            exit_event=telemetry.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-            server_app=server,
-            client_app_attr=app_tables(folder)["components"]["clientapp"],
-            server_app_context=Context(run.run_id, 0, {}, RecordDict(), settings),
-            backend_config=backend,
-            app_dir=str(folder),
-            is_app=True,
-            run=run,
-        )
+        with private_files():
+            _run_simulation(
+                num_supernodes=nodes,
+                exit_event=telemetry.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+                server_app=server,
+                client_app_attr=app_tables(folder)["components"]["clientapp"],
+                server_app_context=Context(run.run_id, 0, {}, RecordDict(), settings),
+                backend_config=backend,
+                app_dir=str(folder),
+                is_app=True,
+                run=run,
+            )
     finally:
         log.setLevel(level)
 

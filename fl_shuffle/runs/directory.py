@@ -12,8 +12,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import json
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -54,6 +56,8 @@ class RunPlace:
 
     directory: Path | None = None
     resume: str = "no"
+    given: tuple[tuple[str, object], ...] = ()
+    """What else Flower's run configuration holds."""
 
     def __post_init__(self) -> None:
         require_choice(RESUME, self.resume, RESUMES)
@@ -68,11 +72,21 @@ class RunPlace:
     def of(cls, run_config: Mapping[str, object]) -> RunPlace:
         """Read it out of Flower's run configuration."""
         directory = str(run_config.get(RUN_DIRECTORY, ""))
-        return cls(Path(directory) if directory else None, str(run_config.get(RESUME, "")) or "no")
+        given = tuple((k, v) for k, v in run_config.items() if k not in (RUN_DIRECTORY, RESUME))
+        how = str(run_config.get(RESUME, "")) or "no"
+        return cls(Path(directory) if directory else None, how, given)
 
     def run_config(self) -> dict[str, str]:
         """As Flower's run configuration."""
         return {RUN_DIRECTORY: str(self.directory or ""), RESUME: self.resume}
+
+    def flwr_run(self, path: Path, *, vouched: bool) -> str:
+        """The `flwr run` command, for a shell in the app's folder, that goes on with the run in
+        `path`: with everything that the run was started with, since nodes read it there."""
+        how = RESUMES[2] if vouched else RESUMES[1]
+        values = {**dict(self.given), RUN_DIRECTORY: str(path), RESUME: how}
+        listed = [f"{key}={_toml(value)}" for key, value in values.items() if value != ""]
+        return f"flwr run . --run-config {shlex.quote(' '.join(listed))}"
 
 
 class RunDirectory:
@@ -163,6 +177,14 @@ class RunDirectory:
         with suppress(OSError):
             os.pwrite(self.lock, b" " * (WITNESS_AT - 1) + b"\n", 0)
         os.close(self.lock)
+
+
+def _toml(value: object) -> str:
+    """A value of Flower's run configuration as its command line reads it: TOML, but that a text
+    ends at the first quote."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return '"' + json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022") + '"'
 
 
 def require_free(path: Path) -> None:

@@ -138,7 +138,8 @@ def require_same(
             f"{known.directory}: whether the data are those the run was started with cannot be "
             "verified here, for this user's state folder does not know the run; resume it on the "
             f"machine and as the user it was started by, set {STATE_VARIABLE} to that state "
-            "folder, or add --data-unchanged if you know that they are"
+            "folder, or, if you know that they are, add --data-unchanged (with `flwr run` "
+            "resume='data-unchanged')"
         )
     notes = [("changed", change) for change in changes]
     notes += [("warning", UNCHECKED)] * (kept is None)

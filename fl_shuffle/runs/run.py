@@ -289,7 +289,7 @@ def open_run(
         ledger = Ledger(directory.path / LEDGER, directory.lock, replayed=seeded)
         if known is not None and known.config != facts.config.to_dict():
             ledger.set_meta("config", facts.config.to_dict())
-        command = _resuming(directory.path, facts, observer)
+        command = _resuming(directory.path, facts, place, observer)
         with (
             directory.logging(times=seeded), _can_go_on(command), closing(ledger),
             closing(Run(directory, facts, ledger, accountant, observer, known)) as run,
@@ -319,13 +319,12 @@ def _can_go_on(command: str) -> Iterator[None]:
         ) from error
 
 
-def _resuming(path: Path, facts: RunFacts, observer: events.Observer) -> str:
+def _resuming(path: Path, facts: RunFacts, place: RunPlace, observer: events.Observer) -> str:
     """The command that goes on with the run, where it is played; data that the server does not
     have cannot be compared."""
     vouched = facts.fingerprint is None
     if isinstance(observer, FlowerLog):
-        how = "data-unchanged" if vouched else "yes"
-        return f"""flwr run . --run-config "run-directory='{path}' resume='{how}'\""""
+        return place.flwr_run(path, vouched=vouched)
     return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
 
 

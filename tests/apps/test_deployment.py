@@ -6,22 +6,37 @@ Kills, and what may be seen of whom: `tests/benchmarks/test_chaos.py`.
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import NameOID
 from safetensors.torch import load_file
 
 import fl_shuffle as fs
@@ -29,9 +44,9 @@ from fl_shuffle.cli import main
 from fl_shuffle.run_words import METRICS_STAY
 from tests.apps import test_strangers as strangers
 from tests.apps.test_same_bits import NETWORK
-from tests.processes import environment, free_port, printed, wait_until
+from tests.processes import environment, free_port, linux, printed, wait_until
 from tests.repository import FILES, ROOT
-from tests.small_federation import Play, model_bytes, summary
+from tests.small_federation import Play, model_bytes, rows, summary
 
 pytestmark = pytest.mark.slow
 
@@ -44,15 +59,23 @@ PARTS = [f"partition-id={index} num-partitions=2" for index in range(2)]
 class SuperLink:
     """With its SuperNodes on free ports of this machine, and `flwr` talking to it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, tls: bool = False) -> None:
+        """`tls`: with a certificate of its own, and SuperNodes whose keys are registered alone."""
         self.home, self.address = home, f"127.0.0.1:{free_port()}"
         self.processes: list[subprocess.Popen[bytes]] = []
         (home / "flwr").mkdir(parents=True)
+        secured, options = "insecure = true", ["--insecure"]
+        if tls:
+            key, certificate = write_certificate(home)
+            secured = f'root-certificates = "{certificate}"'
+            options = ["--ssl-ca-certfile", certificate, "--ssl-certfile", certificate]
+            options += ["--ssl-keyfile", key, "--enable-supernode-auth"]
         (home / "flwr" / "config.toml").write_text(
-            f'[superlink.lab]\naddress = "{self.address}"\ninsecure = true\n'
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{self.address}"\n'
+            f"{secured}\n"
         )
         host, port = self.address.split(":")
-        self.start("link", "flower-superlink", "--insecure", "--host", host, "--port", port)
+        self.start("link", "flower-superlink", *options, "--host", host, "--port", port)
 
     def start(self, name: str, *command: str) -> None:
         own, said = environment(FLWR_HOME=str(self.home / name)), self.home / f"{name}.log"
@@ -62,9 +85,15 @@ class SuperLink:
             )
         self.processes.append(process)
 
+    def listens(self) -> bool:
+        """Whether somebody answers at the address."""
+        host, port = self.address.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
     def start_supernodes(self, *node_configs: str) -> list[str]:
-        """One after the other, so configured; their identifiers."""
-        for number, node_config in enumerate(node_configs):
+        """One after the other, so configured; the identifiers of all that were started."""
+        for number, node_config in enumerate(node_configs, start=len(self._activated())):
             self.start(
                 f"node{number}", "flower-supernode", "--insecure", "--superlink", self.address,
                 "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", node_config,
@@ -82,23 +111,49 @@ class SuperLink:
         """Run an app to its end; what its log says. `settings` of the run configuration have `_`
         for `-`."""
         chosen = " ".join(f"{name.replace('_', '-')}='{text}'" for name, text in settings.items())
-        started = self._flwr("run", str(app), "lab", "--run-config", chosen, "--stream")
+        said, completed = self.ended(self._flwr("run", str(app), "lab", "--run-config", chosen))
+        assert completed, said
+        return said
+
+    def ended(self, started: str) -> tuple[str, bool]:
+        """What the log of a run says at its end, and whether it ended well; `started` is what
+        `flwr run` printed."""
         found = re.search(r"started run (\d+)", started)
         assert found, started
-        said = self._flwr("log", found[1], "lab", "--show")
+        said = self._flwr("log", found[1], "lab", "--stream")
         listed = self._flwr("ls", "lab", "--run-id", found[1], "--format", "json")
-        assert '"status": "finished:completed"' in listed, said
-        return said
+        assert '"status": "finished:' in listed, listed
+        return said, '"status": "finished:completed"' in listed
 
     def end(self) -> None:
         """Kill every process, and what it started."""
         while self.processes:
             process = self.processes.pop()
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # one that has ended with all that it started
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def _flwr(self, *arguments: str) -> str:
         return printed("flwr", *arguments, folder=self.home, FLWR_HOME=str(self.home / "flwr"))
+
+
+def write_certificate(folder: Path) -> tuple[str, str]:
+    """A key and its own certificate for this machine: their files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now, address = datetime.now(UTC), x509.IPAddress(IPv4Address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "server.key", folder / "server.crt"
+    files[0].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    files[1].write_bytes(made.public_bytes(Encoding.PEM))
+    return str(files[0]), str(files[1])
 
 
 @pytest.fixture
@@ -214,6 +269,90 @@ def test_the_server_gets_what_the_shuffler_releases(
             assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     assert store.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in store.iterdir()} == {0o600}
+
+
+def test_deployed_run_goes_on_with_the_printed_line(
+    superlink: SuperLink, small: Path, tmp_path: Path
+) -> None:
+    """A shell runs the line in the app's folder, as it was printed. The other node had died."""
+    superlink.start_supernodes(PARTS[0])
+    run = tmp_path / "it's a run"
+    chosen = {
+        "config": str(small),
+        "overrides": "privacy.min_reports=8;run.entropy=system;model.init=zeros",
+        "run-directory": str(run),
+        "data": str(tmp_path),
+    }
+    text = " ".join(f'{name}="{value}"' for name, value in chosen.items())
+    home = str(superlink.home / "flwr")
+    start = ("flwr", "run", str(ROOT), "lab", "--run-config", text)
+    said, completed = superlink.ended(printed(*start, FLWR_HOME=home))
+    assert not completed
+    (line,) = set(re.findall(r"; go on with: (flwr run .*)", said))
+    superlink.start_supernodes(PARTS[1])
+    said, completed = superlink.ended(printed("sh", "-c", line, folder=ROOT, FLWR_HOME=home))
+    assert completed, said
+    assert [row["n_reports"] for row in rows(run)] == [str(CLIENTS)] * 3
+    assert fs.Result(run).config.data.root == str(tmp_path)
+
+
+LOOP = r"^until flower-supernode (\.\.\.); do sleep \d+; done$"
+
+
+@linux
+def test_killed_supernode_with_a_key_comes_back(tmp_path: Path) -> None:
+    """The SuperLink refuses its key for as long as it takes the old one to be there: it ends. The
+    loop of docs/deployment.md starts it until it is let in, and so does the unit file there."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (loop,) = re.finditer(LOOP, page, re.MULTILINE)
+    unit = configparser.ConfigParser()
+    (text,) = re.findall(r"```ini\n(\[Unit\].*?)```", page, re.DOTALL)
+    unit.read_string(text)
+    # Always again after a failure, and never too often for systemd.
+    assert unit["Service"]["Restart"] == "on-failure" and int(unit["Service"]["RestartSec"]) > 1
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+
+    private = ec.generate_private_key(ec.SECP384R1())
+    key, public = tmp_path / "key", tmp_path / "key.pub"
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public.write_bytes(private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    running = SuperLink(tmp_path / "flower", tls=True)
+    try:
+        wait_until(running.listens, START_SECONDS, running.said)
+        printed(
+            "flwr", "supernode", "register", str(public), "lab",
+            folder=tmp_path, FLWR_HOME=str(running.home / "flwr"),
+        )  # fmt: skip
+        options = (
+            f"--root-certificates {running.home}/server.crt --superlink {running.address} "
+            f"--host 127.0.0.1 --port {free_port()} --auth-supernode-private-key {key}"
+        )
+        running.start("node", "sh", "-c", loop[0].replace(loop[1], options))
+
+        def activations() -> int:
+            return running.said().count("Activated node_id")
+
+        wait_until(lambda: activations() == 1, START_SECONDS, lambda: running.said("node"))
+        (child,) = children(running.processes[-1].pid)
+        os.kill(child, signal.SIGKILL)
+        wait_until(lambda: activations() == 2, START_SECONDS, lambda: running.said("node"))
+        assert "Exit Code: 305" in running.said("node")
+        assert len(set(re.findall(r"Activated node_id=(\d+)", running.said()))) == 1
+        # Stopped in order, it stays where it is.
+        (child,) = children(running.processes[-1].pid)
+        os.kill(child, signal.SIGTERM)
+        wait_until(lambda: running.processes[-1].poll() == 0, START_SECONDS, "the loop goes on")
+    finally:
+        running.end()
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    return [
+        int(number)
+        for task in Path(f"/proc/{parent}/task").iterdir()
+        for number in (task / "children").read_text().split()
+    ]
 
 
 def test_flwr_run_plays_apps_of_strangers(superlink: SuperLink, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gc
 import inspect
 import json
 import math
+import shlex
 import tomllib
 import weakref
 from pathlib import Path
@@ -25,6 +26,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.common.config import parse_config_args
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
@@ -106,33 +108,33 @@ def test_a_nodes_threads_change_no_bit_of_a_seeded_run(entropy: str, threads: in
     assert used == [threads, threads]
 
 
-@pytest.mark.parametrize(
-    ("observer", "told"),
-    [
-        (unobserved, "fl-shuffle simulate --resume {run} --data-unchanged"),
-        (None, "flwr run . --run-config \"run-directory='{run}' resume='data-unchanged'\""),
-    ],
-    ids=["here", "flwr run"],
-)
-def test_how_to_go_on_is_said_for_the_engine_that_plays(
-    observer: Any, told: str, tmp_path: Path
-) -> None:
-    run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(tmp_path)}
+@pytest.mark.parametrize("observer", [unobserved, None], ids=["here", "flwr run"])
+def test_how_to_go_on_is_said_for_the_engine_that_plays(observer: Any, tmp_path: Path) -> None:
+    """`flwr run` gets all that the run was started with, an app's own settings, too."""
+    own = {"lr": 0.1, "deep.er": "it's $HOME", "on": True, "a": 3}
+    run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(tmp_path), **own}
     # An app whose nodes are nobody's: a query is answered, training is not.
     with nodes(ShuffleClientApp(), **run_config) as grid:
         grid.observer = observer
         with pytest.raises(PrivacyBudgetError) as raised:
-            server(grid, Context(1, 1, {}, RecordDict(), dict(run_config)))
-    assert str(raised.value).endswith(f"go on with: {told.format(run=tmp_path)}")
+            server(grid, Context(1, 1, {}, RecordDict(), {**run_config, "data": "", "k": '"\\'}))
+    told = str(raised.value).partition("; go on with: ")[2]
+    if observer is unobserved:
+        assert told == f"fl-shuffle simulate --resume {tmp_path} --data-unchanged"
+        return
+    *command, text = shlex.split(told)
+    assert command == ["flwr", "run", ".", "--run-config"]
+    assert parse_config_args([text]) == {**run_config, "k": '"\\', "resume": "data-unchanged"}
 
 
-def test_nothing_but_reports_leaves_a_node() -> None:
+def test_nothing_but_reports_leaves_a_node(caplog: pytest.LogCaptureFixture) -> None:
     third = {"partition-id": 1, "num-partitions": 3}
     reply = ask(client, 8, 3, node_config=third)
     assert list(reply.content) == ["report"] and list(reply.content["report"]) == ["reports"]
     assert reports_of(reply).shape == (3, DIMENSION)
-    with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
-        ask(client, 7, 3, node_config=third)
+    refused = ask(client, 7, 3, node_config=third)
+    assert refused.error.reason == "InvalidValueError"
+    assert "this node holds clients 8 to 15" in caplog.text
 
 
 def test_no_other_message_reaches_the_app() -> None:

@@ -38,8 +38,8 @@ BLOCK = re.compile(
 )
 RUN_WORD = re.compile(r"^RUN(?=/|$)")
 RUN = ("python", "sh", "toml", "csv")
-SHOWN = ("text", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}", "{all-commands}",
-         "{all-settings}")  # fmt: skip
+SHOWN = ("text", "ini", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}",
+         "{all-commands}", "{all-settings}")  # fmt: skip
 """Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
 QUICK = ("bounds", "ledger")
 """Pages whose blocks train no federations of their own."""

@@ -1,24 +1,35 @@
-"""A client's own record: durable, per client, and never above the limit."""
+"""A site's own record: durable, by the site's own accounts, and never above the limit."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.app import app
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config, DataSection
+from fl_shuffle.data.partitions import make_partition
+from fl_shuffle.data.sources import load_records
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.flower import LocalRandomizerMod
+from fl_shuffle.flower.client_record import ANY_PARTITION, Accounts, ClientRecord
 from fl_shuffle.flower.messages import TrainRequest, array_record
 from tests.one_node import nodes, reports_of
 
 ONE, DELTA = np.array([4]), 1e-5
+SYSTEM = {"run": {"entropy": "system"}}
+BY_NUMBER = Accounts("client", {"source": "digits"})
 KINDS = st.sampled_from(["gaussian", "laplace", "user"])
 
 
@@ -48,16 +59,173 @@ def test_what_is_within_the_limit_is_sent_and_no_further(
         spent = after if sent else spent
 
 
-def test_clients_are_counted_apart_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+def test_accounts_are_apart_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
     what, both, path = kind("laplace", 1.0), np.array([4, 9]), tmp_path / "r.sqlite"
-    assert ClientRecord(path, 2.5, DELTA).debit("a", 1, both, [what, what]).tolist() == [True] * 2
-    again = ClientRecord(path, 2.5, DELTA)
+    first = ClientRecord(path, 2.5, DELTA, BY_NUMBER)
+    assert first.debit("a", 1, both, [what, what]).tolist() == [True] * 2
+    again = ClientRecord(path, 2.5, DELTA, BY_NUMBER)
     assert not again.debit("a", 1, ONE, [what])[0]  # a second report on the same round
     assert again.debit("a", 2, ONE, [what])[0]
     assert again.debit("b", 1, both, [what, what]).tolist() == [False, True]
     with sqlite3.connect(path) as database:
-        rows = database.execute("SELECT client, run, round FROM reports").fetchall()
-    assert rows == [(4, "a", 1), (4, "a", 2), (9, "a", 1), (9, "b", 1)]
+        rows = database.execute("SELECT account, client, run, round FROM sent").fetchall()
+    assert sorted(rows) == [("4", 4, "a", 1), ("4", 4, "a", 2), ("9", 9, "a", 1), ("9", 9, "b", 1)]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_whole_site_is_one_account(tmp_path: Path) -> None:
+    """Whatever numbers its clients have, in one request and from run to run."""
+    record, what = ClientRecord(tmp_path / "r.sqlite", 2.5, DELTA), kind("laplace", 1.0)
+    sent = record.debit("a", 1, np.arange(5), [what] * 5)
+    assert sent.tolist() == [True, True, False, False, False]
+    for number in range(5):
+        assert not record.debit(f"run {number}", 1, np.array([number]), [what])[0]
+
+
+def test_a_person_keeps_the_account_when_numbers_move(tmp_path: Path) -> None:
+    """Others come and go at the site, and move everybody's place among the names."""
+    path, what = tmp_path / "r.sqlite", [kind("laplace", 1.0)]
+    whose = {"source": "files", "partition": "natural"}
+
+    def sent(run: str, names: list[str], name: str) -> bool:
+        record = ClientRecord(path, 2.5, DELTA, Accounts("client", whose, names))
+        return bool(record.debit(run, 1, np.array([names.index(name)]), what)[0])
+
+    assert sent("a", ["bo", "cy"], "bo") and sent("b", ["al", "bo", "cy"], "bo")
+    assert not sent("c", ["al", "an", "bo", "cy"], "bo")
+    assert sent("d", ["an", "bo", "cy"], "cy") and sent("e", ["cy"], "cy")
+    assert not sent("f", ["bo", "cy"], "cy")
+    # Two clients that have one name are one person.
+    record = ClientRecord(path, 2.5, DELTA, Accounts("client", whose, ["di", "di", "di"]))
+    assert record.debit("g", 1, np.arange(3), what * 3).tolist() == [True, True, False]
+
+
+def test_a_run_that_deals_anew_is_still_within_the_limit(tmp_path: Path) -> None:
+    """A person's number moves with `data.seed`: each run asks for the number that has the person,
+    and no number is ever asked for twice."""
+    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
+    model, sent, asked = array_record({"p": np.zeros(650, np.float32)}, shared=True), 0, set()
+    labels = load_records(DataSection()).train_labels
+    for seed in range(3):
+        data = {"clients": 40, "seed": seed}
+        partition = make_partition(parse_config({"data": data}).data, labels, 10)
+        place = int(np.flatnonzero(partition.order == 0)[0])
+        number = int(np.searchsorted(partition.offsets, place, side="right")) - 1
+        if number in asked:
+            continue
+        asked.add(number)
+        tables = {"data": data, "privacy": {"unit": "client"}, "budgets": {"epsilon": 1.0}}
+        with nodes(app, tables={**tables, **SYSTEM}, node_config=config) as grid:
+            request = TrainRequest(1, np.array([number])).message(model, 2)
+            (reply,) = grid.send_and_receive([request])
+        sent += bool(np.isfinite(reports_of(reply)).all())
+    # Two Gaussian reports of local epsilon 1 cost 1.47.
+    assert len(asked) > 1 and sent == 1
+
+
+def written(folder: Path, **tables: dict[str, Any]) -> str:
+    """A site's own configuration."""
+    lines = []
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(each)}" for key, each in table.items())]
+    (folder / "site.toml").write_text("\n".join(lines), encoding="utf-8")
+    return str(folder / "site.toml")
+
+
+OTHER = {
+    "source": "mnist", "source_options": {"hub": "x"}, "root": "/elsewhere", "clients": 49,
+    "records": 3, "partition": "ordered", "alpha": 0.25, "shards_per_client": 3,
+    "sizes": "unequal", "validation": 0.25, "seed": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [each.name for each in dataclasses.fields(DataSection)])
+def test_a_run_that_deals_otherwise_than_the_site_is_refused(key: str, tmp_path: Path) -> None:
+    """Every setting of [data], also one that is not thought of yet, but for two."""
+    config = Config()
+    node = {
+        "record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0,
+        "record-config": written(tmp_path, data={"source": "digits"}, privacy={"unit": "record"}),
+    }  # fmt: skip
+
+    def of(section: DataSection) -> ClientRecord | None:
+        run = dataclasses.replace(config.run, entropy="system")
+        return ClientRecord.of(node, dataclasses.replace(config, run=run, data=section))
+
+    assert of(config.data) is not None
+    if key in ANY_PARTITION:
+        other: Any = {"features": "hog", "feature_options": {"cell": 4}}[key]
+        assert of(dataclasses.replace(config.data, **{key: other})) is not None
+        return
+    with pytest.raises(ConfigError, match=rf"^data\.{key} = .*this site's own") as raised:
+        of(dataclasses.replace(config.data, **{key: OTHER[key]}))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("tables", "own", "told"),
+    [
+        ({"privacy": {"unit": "record"}}, False, r"privacy\.unit = 'record'.*for 'client'"),
+        ({"privacy": {"unit": "client"}}, True, r"privacy\.unit = 'client'.*for 'record'"),
+        ({"run": {"entropy": "seeded"}}, False, r"run\.entropy = 'seeded'"),
+        ({"app": {"client": "own:app"}, "privacy": {
+            "unit": "record", "randomizer": "declared", "declared_sigma": 1e9}}, True,
+         r"privacy\.randomizer = 'declared'"),
+    ],
+)  # fmt: skip
+def test_reports_that_a_record_cannot_count_are_refused(
+    tables: dict[str, Any], own: bool, told: str, tmp_path: Path
+) -> None:
+    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0}
+    if own:
+        node["record-config"] = written(tmp_path, privacy={"unit": "record"})
+    config = parse_config({**SYSTEM, "privacy": {"unit": "client"}, **tables})
+    for dealt in (True, False):
+        with pytest.raises(ConfigError, match=told):
+            ClientRecord.of(node, config, dealt=dealt)
+    with pytest.raises(ConfigError, match="depend on other clients' records"):
+        client = parse_config({**SYSTEM, "privacy": {"unit": "client"}})
+        ClientRecord.of(node, client, features_use_data=True)
+
+
+def test_clients_that_data_name_may_be_any_number(tmp_path: Path) -> None:
+    """Of natural clients the first ones take part; their names stay. An own app's code deals."""
+    data = {"source": "gapminder", "partition": "natural", "clients": 12}
+    config = parse_config({**SYSTEM, "data": {**data, "clients": 9},
+                           "privacy": {"unit": "client"}})  # fmt: skip
+    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 5.0,
+            "record-config": written(tmp_path, data=data, privacy={"unit": "client"})}  # fmt: skip
+    names = [f"name {number}" for number in range(9)]
+    natural = ClientRecord.of(node, config, names=names)
+    assert natural is not None
+    natural.debit("a", 1, ONE, [kind("laplace", 1.0)])
+    with sqlite3.connect(tmp_path / "r.sqlite") as database:
+        assert database.execute("SELECT account FROM sent").fetchall() == [("name 4",)]
+    apps = ClientRecord.of(node, config, dealt=False)
+    assert apps is not None
+    with pytest.raises(ConfigError, match="counts clients .* and this node the whole site"):
+        apps.debit("a", 2, ONE, [kind("laplace", 1.0)])
+
+
+def test_a_file_that_counts_something_else_is_refused(tmp_path: Path) -> None:
+    """In one line, and nothing is sent: an older version's, another program's, another site's."""
+    what = [kind("laplace", 0.1)]
+    old, other, mine = (tmp_path / name for name in ("old", "other", "mine"))
+    with sqlite3.connect(old) as database:
+        database.execute("CREATE TABLE reports (client INTEGER)")
+    with sqlite3.connect(other) as database:
+        database.execute("CREATE TABLE sent (client INTEGER)")
+    ClientRecord(mine, 1.0, DELTA).debit("a", 1, ONE, what)
+    for path, accounts, told in (
+        (old, Accounts(), "an older version counted by client numbers.*lower lifetime-epsilon"),
+        (other, Accounts(), "is no record of version 2"),
+        (mine, Accounts("record"), r"counts the whole site \(privacy.unit = 'client'\), and this"),
+        (mine, BY_NUMBER, "and this node clients .*source = 'digits'"),
+    ):
+        with pytest.raises(ConfigError, match=told) as raised:
+            ClientRecord(path, 1.0, DELTA, accounts).debit("a", 2, ONE, what)
+        assert "\n" not in str(raised.value) and str(path) in str(raised.value)
+    assert ClientRecord(mine, 1.0, DELTA).debit("a", 2, ONE, what)[0]
 
 
 def test_half_a_record_or_one_that_cannot_be_written_stops_everything(tmp_path: Path) -> None:
@@ -66,22 +234,39 @@ def test_half_a_record_or_one_that_cannot_be_written_stops_everything(tmp_path: 
         with pytest.raises(ConfigError, match="record"):
             ClientRecord(path, 1.0, DELTA).debit("a", 1, ONE, [kind("user", 0.1)])
     whole = {"record": "/tmp/r", "lifetime-epsilon": 1.0}
+    config = parse_config({**SYSTEM, "privacy": {"unit": "client"}})
     for bad in ({"record": None}, {"lifetime-epsilon": None}, {"record": "relative"},
                 {"record": 5}, {"lifetime-epsilon": 0.0}, {"lifetime-epsilon": "8"},
-                {"lifetime-delta": 1.0}):  # fmt: skip
+                {"lifetime-delta": 1.0}, {"record-config": "site.toml"}, {"record-config": 5},
+                {"record-config": str(tmp_path / "missing.toml")},
+                {"record": None, "lifetime-epsilon": None, "record-config": "/tmp/site.toml"},
+                ):  # fmt: skip
         with pytest.raises((ConfigError, InvalidValueError)):
-            ClientRecord.of({**whole, **bad})
-    assert ClientRecord.of({"partition-id": 0}) is None
+            ClientRecord.of({**whole, **bad}, config)
+    assert ClientRecord.of({"partition-id": 0}, config) is None
 
 
 def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
-    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
-    tables = {"data": {"clients": 10}, "budgets": {"epsilon": 1.0}}
+    tables = {"data": {"clients": 10}, "budgets": {"epsilon": 1.0}, "privacy": {"unit": "client"}}
+    config = {
+        "record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2,
+        "record-config": written(tmp_path, **tables),
+    }  # fmt: skip
     model, both = array_record({"p": np.zeros(650, np.float32)}, shared=True), np.arange(2)
-    with nodes(app, tables={**tables, "run": {"entropy": "system"}}, node_config=config) as grid:
+    with nodes(app, tables={**tables, **SYSTEM}, node_config=config) as grid:
         asked = [TrainRequest(number, both).message(model, 2) for number in (1, 1, 2, 3)]
         first, *later = [reports_of(reply) for reply in grid.send_and_receive(asked)]
     assert np.isfinite(first).all() and np.isnan(later).all()
-    seeded = nodes(app, tables=tables, node_config=config)
-    with seeded as grid, pytest.raises(ConfigError, match="entropy"):
-        grid.send_and_receive([TrainRequest(4, both).message(model, 2)])
+
+
+@pytest.mark.parametrize("name", ["record", "lifetime-epsilon", "record-config"])
+def test_a_mod_that_counts_nothing_refuses_a_record(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting = ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)])
+    counting.train()(lambda message, context: message)
+    request = TrainRequest(1, ONE).message(array_record({}, shared=True), 2)
+    with nodes(counting, node_config={name: "/tmp/r"}) as grid:
+        (reply,) = grid.send_and_receive([request])
+    assert reply.error.reason == "ConfigError"
+    assert f"node-config names a {name}, and LocalRandomizerMod counts nothing" in caplog.text

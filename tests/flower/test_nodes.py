@@ -213,15 +213,16 @@ def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
     assert asked_where(SuperNodes({1: {}}, liar)) == {}
 
 
-def test_a_node_refuses_clients_it_does_not_hold() -> None:
+def test_a_node_refuses_clients_it_does_not_hold(caplog: pytest.LogCaptureFixture) -> None:
     grid = SuperNodes({1: part(1, 5)})
     model = array_record({"p": np.zeros(650, np.float32)}, shared=True)
-    for first in (9, 19):
-        with pytest.raises(InvalidValueError, match="clients 10 to 19"):
-            grid.push_messages([TrainRequest(1, np.arange(first, first + 2)).message(model, 1)])
-    asked = [TrainRequest(1, np.arange(first, first + 2)).message(model, 1) for first in (10, 18)]
+    asked = [
+        TrainRequest(1, np.arange(first, first + 2)).message(model, 1) for first in (9, 19, 10, 18)
+    ]
     replies = grid.pull_messages(grid.push_messages(asked))
-    assert len(replies) == 2 and not any(reply.has_error() for reply in replies)
+    assert [reply.has_error() for reply in replies] == [True, True, False, False]
+    assert replies[0].error.reason == replies[1].error.reason == "InvalidValueError"
+    assert caplog.text.count("this node holds clients 10 to 19") == 2
 
 
 def written(folder: Path, *lines: str) -> node_registry.SuperNodeFile:

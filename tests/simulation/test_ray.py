@@ -133,3 +133,91 @@ def test_a_machine_that_dies_costs_no_report(
     assert [row["n_reports"] for row in rows(run)] == ["12"] * 12
     assert model_bytes(here) == model_bytes(run)
     assert summary(here)["proven_epsilon"] == summary(run)["proven_epsilon"]
+
+
+APP = """
+from __future__ import annotations
+
+import logging
+import warnings
+
+import numpy as np
+import torch
+
+from fl_shuffle.data import Records
+
+
+def source(section):
+    # Three records are not finite.
+    images = np.ones((60, 7), np.float32)
+    images[[0, 20, 59]] = np.nan
+    return Records(images, np.arange(60) % 3, images[9:], np.arange(51) % 3, 3)
+
+
+class Talking(torch.nn.Linear):
+    def forward(self, x):
+        print("a secret of record 17")
+        warnings.warn("a secret of record 17")
+        logging.getLogger("mine").error("a secret of record 17")
+        return super().forward(x)
+
+
+def talking(shape, classes):
+    return Talking(shape[0], classes)
+"""
+PROJECT = """
+[project]
+name = "mine"
+version = "1.0.0"
+description = ""
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "me"
+
+[tool.flwr.app.components]
+serverapp = "fl_shuffle.pages.server.app:app"
+clientapp = "fl_shuffle.pages.clients.app:app"
+
+[tool.flwr.app.config]
+resolved = ""
+run-directory = ""
+resume = ""
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ray", "flwr"])
+def test_ray_run_leaves_nothing_of_records_on_disk(
+    engine: str, small: Path, tmp_path: Path
+) -> None:
+    """Session logs are for every local user to read. The terminal of the user shows the count."""
+    (tmp_path / "records_of_mine.py").write_text(APP, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    own = tempfile.mkdtemp()  # short: Ray's sockets lie below it
+    command = [*COMMAND, "simulate", str(small), "--engine", engine, "--jobs", "1", "--rounds", "1",
+               "--out", str(tmp_path / "run")]  # fmt: skip
+    for setting in ("data.source=records_of_mine:source", "data.features=none", "data.clients=6",
+                    "privacy.unit=record", "model.kind=records_of_mine:talking"):  # fmt: skip
+        command += ["--set", setting]
+    try:
+        variables = {"TMPDIR": own, "RAY_TMPDIR": own}
+        paths = str(tmp_path), environment()["PYTHONPATH"]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False,
+            env=environment(**variables, PYTHONPATH=":".join(paths)),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told = re.findall(r"of 6 clients have gradients.*, in 3 records;", done.stderr)
+        assert len(told) == (1 if engine == "ray" else 0), done.stderr
+        logs = [path for path in Path(own).rglob("*") if path.is_file()]
+        assert len([path for path in logs if path.name.startswith("worker-")]) > 1
+        for path in logs:
+            text = path.read_bytes()
+            assert b"count as zero" not in text, path
+            # What an app of a user's own prints on Flower's runtime is at least for no other user.
+            assert b"a secret of record" not in text or engine == "flwr", path
+            assert path.stat().st_mode & 0o077 == 0, path
+    finally:
+        shutil.rmtree(own, ignore_errors=True)

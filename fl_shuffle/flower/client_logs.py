@@ -1,0 +1,79 @@
+"""What clients log where Ray plays them: to the user's terminal or nowhere, and never to a disk.
+
+Ray keeps what its processes print in files below /tmp/ray, which every local user can read. Lines
+below `fl_shuffle.client` depend on records: how many of them count as zero, what an app raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+CLIENT_LOG = "fl_shuffle.client"
+OTHERS_MAY_NOT = 0o077
+"""Of the files that a process creates: nobody but its user reads them."""
+
+Said = list[dict[str, Any]]
+"""Log records as plain attributes: they go from one process to another."""
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: Said = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # The template stays apart from its values: the terminal shows each template once.
+        plain = (bool, int, float, str)
+        args = record.args if isinstance(record.args, tuple) else ()
+        values = tuple(each if isinstance(each, plain) else str(each) for each in args)
+        told = {"name": record.name, "levelno": record.levelno, "levelname": record.levelname}
+        self.said.append({**told, "msg": str(record.msg), "args": values})
+
+
+@contextmanager
+def kept_from_disk() -> Iterator[Said]:
+    """Within it nothing that this process's Python code prints or logs reaches a file of Ray's;
+    returns the list of what clients log."""
+    log, kept = logging.getLogger(CLIENT_LOG), _Kept()
+    handlers, propagate = log.handlers, log.propagate
+    log.handlers, log.propagate = [kept], False
+    try:
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere), redirect_stderr(nowhere),
+        ):  # fmt: skip
+            yield kept.said
+    finally:
+        log.handlers, log.propagate = handlers, propagate
+
+
+def say_here(said: Said) -> None:
+    """Log what clients have logged in another process."""
+    for record in said:
+        logging.getLogger(record["name"]).handle(logging.makeLogRecord(record))
+
+
+def quiet_on_ray() -> None:
+    """Drop what clients log in this process from now on, if it is one in which Flower's runtime has
+    Ray play them: there is no way to the user's terminal but by Ray's files."""
+    log, ray = logging.getLogger(CLIENT_LOG), sys.modules.get("ray")
+    if log.handlers or ray is None or not ray.is_initialized():
+        return
+    if ray.get_runtime_context().get_actor_id() is not None:
+        log.addHandler(logging.NullHandler())
+        log.propagate = False
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Files of processes that are started within it are for this user alone to read."""
+    before = os.umask(OTHERS_MAY_NOT)
+    try:
+        yield
+    finally:
+        os.umask(before)
