@@ -3,7 +3,7 @@
 Everything is declared in `data.source_options`, nothing is fitted:
 
 - `label`: the column to predict (default `label`); `class_names` lists its texts in order.
-- `client`: the column that says whose a record is.
+- `client`: the column that says whose a record is; in a .csv the first or the last one.
 - `columns`: the input columns (default: all others, in the file's order).
 - `categories = { sex = ["female", "male"] }`: one input for each of these texts, 1 where it holds.
 - `ranges = { age = [0, 100] }`: (cell - 0) / (100 - 0), cut off at 0 and 1.
@@ -66,7 +66,7 @@ def read_table(path: Path, client: str = "") -> Table:
     rows = [cells_of(text, len(header)) for text in texts]
     table: dict[str, Sequence[str]] = dict(zip(header, zip(*rows, strict=True), strict=True))
     if client in table:
-        table[client] = _owners(path, texts, rows, header.index(client))
+        table[client] = _owners(path, texts, header, client)
     return table
 
 
@@ -128,34 +128,36 @@ def _end_of_cell(line: str, start: int) -> int:
     return -1 if place < 0 else line.find(",", place)
 
 
-def _owners(path: Path, lines: list[str], rows: list[list[str]], place: int) -> list[str]:
-    """Whose every line is, as the cell at `place` says.
+def _owners(path: Path, lines: list[str], header: list[str], client: str) -> list[str]:
+    """Return the client of every line of a .csv, from that line's cell in the column `client`.
 
-    No other cell can hide a line's first one, or move its last one. Between them commas and quotes
-    in other cells may: a line with too many or too few cells is that of the first client it names
-    of those whom whole lines name.
+    The cell is the text before the line's first comma, or behind its last one. No text in another
+    cell can move either, so no record decides whose it is. Anywhere else one could: the column is
+    refused there. Quotes around a name are removed. A comma or a quote in a name is refused:
+    whether such a cell ends could depend on the quotes in other cells.
     """
-    width = len(rows[0])
-    owners = [row[place].strip() for row in rows]
-    odd = [number for number, line in enumerate(lines) if line.count(",") + 1 != width]
-    if place == width - 1:
-        for number in odd:
-            last = lines[number].rpartition(",")[2]
-            if '"' not in last:
-                owners[number] = last.strip()
-    elif place:
-        odd = [number for number in odd if len(quoted_cells(lines[number])) != width]
-        others = set(range(len(lines))).difference(odd)
-        known = {owners[number] for number in others} - {""}
-        for number in odd:
-            named = (cell.strip() for cell in map(_unquoted, lines[number].split(",")))
-            owners[number] = next((name for name in named if name in known), owners[number])
-    for number, owner in enumerate(owners):
+    place, width = header.index(client), len(header)
+    if 0 < place < width - 1:
+        raise DataError(
+            f"{path}: the client column {client!r} is column {place + 1} of {width}: it must be "
+            "the first or last one, because a comma in another cell's text could move it; move "
+            "the column, or use one file by client (train/NAME.csv)"
+        )
+    owners = []
+    for number, line in enumerate(lines, start=2):
+        cell = line.partition(",")[0] if not place else line.rpartition(",")[2]
+        owner = _unquoted(cell.strip()).strip()
+        if '"' in owner:
+            raise DataError(
+                f"{path}: line {number}: a client's name holds no comma and no quote in a .csv; "
+                "rename the client, or use one file by client (train/NAME.csv)"
+            )
         if not owner:
             raise DataError(
-                f"{path}: line {number + 2} does not say whose it is; every line is a record, a "
+                f"{path}: line {number} does not say whose it is; every line is a record, a "
                 "blank one, too: fill its client in, or take it out"
             )
+        owners.append(owner)
     return owners
 
 
