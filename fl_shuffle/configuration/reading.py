@@ -23,6 +23,10 @@ RENAMED_APPS = {
 }
 """What version 0.1 called the framework's own apps, in configurations and ledgers."""
 
+AUDIT_CLIENT = "fl_shuffle.auditing.published:client"
+"""The ClientApp of an audit's own runs. They are seeded, whatever the configuration says: two of
+them are compared byte by byte."""
+
 QUICKSTART = "configs/quickstart.toml"
 """Shipped with the package; found wherever the caller stands."""
 ConfigLike = str | Path | Mapping[str, Any] | Config
@@ -106,7 +110,7 @@ def _discrete_conflicts(config: Config) -> dict[str, bool]:
     run, privacy = config.run, config.privacy
     return _of_randomizer(privacy.randomizer.startswith("discrete-"), {
         "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise":
-            run.entropy != "system",
+            run.entropy != "system" and config.app.client != AUDIT_CLIENT,
         f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update":
             config.clip == "record",
         "server.weights = 'inverse-variance' leaves the grid; use uniform":
