@@ -53,8 +53,8 @@ Plays = NDArray[np.float64]
 
 OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
 DISCRETE_LAW = (
-    "single reports with discrete noise are tested against their local budget alone: the attacks on "
-    "their batch and on several rounds need continuous noise"
+    "single reports with discrete noise are tested against their local budget alone: the attacks "
+    "on their batch and on several rounds need continuous noise"
 )
 ALIKE = "noise scales or clips too alike to tell reports apart: the batch is attacked by its sum"
 

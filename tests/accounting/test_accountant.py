@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pytest import MonkeyPatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 from scipy.stats import chi2
 
 import fl_shuffle.accounting.accountant as module

@@ -115,7 +115,11 @@ def test_nothing_else_is_published(noise: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "privacy",
-    [{"randomizer": "discrete-gaussian"}, {"randomizer": "discrete-laplace"}, {"shuffler": "apart"}],
+    [
+        {"randomizer": "discrete-gaussian"},
+        {"randomizer": "discrete-laplace"},
+        {"shuffler": "apart"},
+    ],
 )
 def test_audit_runs_what_needs_system_entropy(privacy: dict[str, str]) -> None:
     """An audit compares seeded runs, which these configurations refuse to a user."""

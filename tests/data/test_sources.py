@@ -295,7 +295,7 @@ def test_csv_owner_cell_alone_says_whose_a_line_is(
 
 
 @pytest.mark.parametrize("place", [0, 1000])
-@pytest.mark.parametrize("name", [b'"a', b'a"', b'"a""b"', b'"Doe; Ann']) 
+@pytest.mark.parametrize("name", [b'"a', b'a"', b'"a""b"', b'"Doe; Ann'])
 def test_csv_owner_with_stray_quotes_is_refused(tmp_path: Path, place: int, name: bytes) -> None:
     """Whether it ends in its own cell or in another one would hang on that other cell."""
     lines = [*LINES]
