@@ -312,11 +312,14 @@ def _tables(path: Path) -> dict[str, Any]:
 def overridden(tables: dict[str, Any], overrides: Overrides = ()) -> Config:
     """The configuration of these tables, which are changed: overrides are applied in order.
 
-    Raises as `parse_config` does, and `ConfigError` for an override that is malformed or has no
-    effect.
+    A budgets file that is named without `levels` is taken as it is, whatever the tables have for
+    other budgets. Raises as `parse_config` does, and `ConfigError` for an override that is
+    malformed or has no effect.
     """
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parsed, overrides)
     keys = [set_value(tables, key, value) for key, value in pairs]
+    if "budgets.file" in keys and "budgets.levels" not in keys:
+        tables["budgets"].pop("levels", None)
     config = parse_config(tables)
     idle = without_effect(config)
     for key in keys:

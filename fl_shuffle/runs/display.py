@@ -40,7 +40,8 @@ class Display(Watcher):
     def start(self) -> None:
         """Say what is about to run."""
         run = self.run
-        self._tell(*words.header(run.config, run.directory, run.warnings, run.noise), *self._heads)
+        told = run.config, run.directory, run.warnings, run.noise, run.budgets
+        self._tell(*words.header(*told), *self._heads)
 
     _heads: tuple[str, ...] = (words.row(words.HEADINGS),)
 

@@ -193,7 +193,11 @@ class Run:
             log.warning(text)
         for kind, text in notes:
             self.ledger.note(0, kind, text)
-        self._observer(events.RunStarted(self._directory.path, self.config, warnings, facts.noise))
+        # Of clients that declare their training budgets do not act.
+        budgets = facts.budgets.words() if self.config.privacy.randomizer != "declared" else ""
+        self._observer(
+            events.RunStarted(self._directory.path, self.config, warnings, facts.noise, budgets)
+        )
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False

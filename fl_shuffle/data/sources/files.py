@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data.owners import owner_names
 from fl_shuffle.data.records import Records
 from fl_shuffle.data.sources.options import Target, require_known
 from fl_shuffle.data.sources.tables import COLUMN_OPTIONS, Columns, read_table
@@ -183,4 +184,7 @@ def _of_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], target: Target, s
             f"{'numbers' if target.outputs else 'whole numbers, 0 .. classes - 1'}"
         )
     kind = np.float32 if target.outputs else np.int64
-    return Part(inputs, labels.astype(kind), found["clients"])
+    owners = found["clients"]
+    if owners is not None:
+        owners = owner_names(owners, lambda number: f"{path}: clients{suffix}[{number}]")
+    return Part(inputs, labels.astype(kind), owners)

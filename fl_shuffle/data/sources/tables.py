@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.csv_files import real_number
+from fl_shuffle.data.owners import owner_names
 from fl_shuffle.data.sources.options import FIELD, Target, text_option, texts_option
 from fl_shuffle.errors import DataError, InvalidValueError, require_real
 from fl_shuffle.plugins import require_extra
@@ -37,8 +38,6 @@ COLUMN_OPTIONS = ("label", "client", "columns", "categories", "ranges")
 NO_CLASS = -1
 """A label that is none of the declared classes: its record counts as zero."""
 
-LONGEST_NAME = 1000
-"""Characters of a client's name."""
 LONGEST_NUMBER = 1000
 """Characters; a longer cell is no number, and is not read as one."""
 
@@ -235,7 +234,13 @@ class Columns:
             log.warning(
                 "%s: %d records have cells that are no numbers: they count as zero", path, bad
             )
-        owners = None if not self.client else _names(path, table[self.client])
+        owners = None
+        if self.client:
+            # A .csv has its header in line 1, and a line for each record.
+            row, first = ("line", 2) if path.suffix == ".csv" else ("row", 1)
+            owners = owner_names(
+                table[self.client], lambda number: f"{path}: {row} {number + first}"
+            )
         return values, label_values(table[self.label], self.target), owners
 
     def _input(self, name: str, cells: Sequence[Any]) -> NDArray[np.float64]:
@@ -276,17 +281,6 @@ def _range(name: str, ends: Any) -> tuple[float, float]:
     if not low < high:
         raise InvalidValueError(field, list(ends), "must be [lowest, highest], the first below")
     return low, high
-
-
-def _names(path: Path, cells: Sequence[Any]) -> NDArray[Any]:
-    """Whose records are [N], as texts."""
-    names = [_text(cell) for cell in cells]
-    longest = max(names, key=len)
-    if len(longest) > LONGEST_NAME:
-        raise DataError(
-            f"{path}: a client's name has {len(longest)} characters; it may have {LONGEST_NAME}"
-        )
-    return np.array(names)
 
 
 def _text(cell: Any) -> str:
