@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import BudgetsSection
-from fl_shuffle.csv_files import looks_like_number, read_table, real_number, whole_number
+from fl_shuffle.csv_files import (
+    looks_like_number,
+    read_table,
+    real_number,
+    whole_number,
+    whole_text,
+)
 from fl_shuffle.errors import ConfigError, DataError, InvalidValueError
 from fl_shuffle.plugins import load_function
 
@@ -35,13 +41,15 @@ class Budgets:
     """Local budgets of all clients: float64 arrays of shape [clients].
 
     `lifetime`, if given, bounds each client's own proven epsilon over the whole run. `by_place`: a
-    file named the clients, and nothing else does (`BY_PLACE` says it in words).
+    file named the clients, and nothing else does (`BY_PLACE` says it in words). `before`: epsilons
+    and deltas before they were rounded down to levels, if they were.
     """
 
     epsilon: NDArray[np.float64]
     delta: NDArray[np.float64]
     lifetime: NDArray[np.float64] | None = None
     by_place: bool = False
+    before: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("epsilon", self.epsilon), ("delta", self.delta)):
@@ -60,6 +68,28 @@ class Budgets:
 
     def __len__(self) -> int:
         return int(self.epsilon.size)
+
+    def words(self) -> str:
+        """How many distinct budgets there are, and what rounding them to levels has changed."""
+        now = distinct_budgets(self.epsilon, self.delta)
+        low, high = float(self.epsilon.min()), float(self.epsilon.max())
+        ends = f"epsilon {low:.4g}" + f" to {high:.4g}" * (low != high)
+        said = f"{now:,} distinct budget{'s' * (now > 1)}, {ends}"
+        if self.before is None:
+            return said
+        lost = 1.0 - self.epsilon / self.before[0]
+        if not lost.any() and np.array_equal(self.delta, self.before[1]):
+            return f"{said} (budgets.levels changes none)"
+        asked = distinct_budgets(*self.before)
+        return (
+            f"{said}, rounded down from {asked:,} (budgets.levels): a client gives up "
+            f"{lost.mean():.1%} of its epsilon on average, {lost.max():.1%} at most"
+        )
+
+
+def distinct_budgets(epsilon: NDArray[np.float64], delta: NDArray[np.float64]) -> int:
+    """How many different (epsilon, delta) there are."""
+    return int(np.unique(np.stack([epsilon, delta], axis=1), axis=0).shape[0])
 
 
 def require_file(section: BudgetsSection) -> None:
@@ -152,7 +182,7 @@ def round_down(budgets: Budgets, levels: int) -> Budgets:
     epsilon, delta = budgets.epsilon.copy(), np.full_like(budgets.delta, budgets.delta.min())
     for group in np.array_split(order, min(levels, len(budgets))):
         epsilon[group] = budgets.epsilon[group[0]]
-    return replace(budgets, epsilon=epsilon, delta=delta)
+    return replace(budgets, epsilon=epsilon, delta=delta, before=(budgets.epsilon, budgets.delta))
 
 
 def read_budgets(
@@ -161,8 +191,9 @@ def read_budgets(
     """Read `client_id,epsilon,delta`, a line for each of `clients` clients (not given: of as many
     as the file has), in any order.
 
-    Ids are the clients' `names` where all of them are; else numbers 0 .. clients-1; else, where
-    clients have no names, texts, taken in the order of the file. Raises `ConfigError` naming the
+    Ids are the clients' `names` where all of them are; else numbers 0 .. clients-1, unless a
+    client's name looks like a number; else, where clients have no names, texts, taken in the order
+    of the file. Raises `ConfigError` naming the
     file and line for a missing file, wrong columns, an empty line, a number that does not parse,
     ids of two kinds, and missing, duplicate or extra clients.
     """
@@ -192,13 +223,27 @@ def read_budgets(
     return Budgets(table[:, 0], table[:, 1], lifetime, by_place)
 
 
+def names_of_lines(path: str | Path) -> list[str]:
+    """The names in a budgets file that is taken line by line; empty where numbers stand there."""
+    _, rows = read_table(Path(path), "budgets file", COLUMNS, LIFETIME)
+    names = [row[0].strip() for _, row in rows]
+    return [] if any(map(looks_like_number, names)) else names
+
+
 def _places(
     source: Path, ids: list[str], clients: int, names: Sequence[str] | None
 ) -> tuple[list[int], bool]:
-    """Which client each line is for, and whether that is so by its place in the file alone."""
+    """Which client each line is for, and whether that is so by its place in the file alone.
+
+    A line belongs to the client of its name. A whole number is a position instead only where no
+    client's name looks like a number: between "client 3" and "the client called 3" nobody can
+    choose, and budgets would go to the wrong people.
+    """
     known = {name: place for place, name in enumerate(names or ())}
-    if all(name in known for name in ids):
-        return [known[name] for name in ids], False
+    found = [known.get(name, known.get(whole_text(name) or name)) for name in ids]
+    if names is not None and None not in found:
+        return [place for place in found if place is not None], False
+    positions = [_position(name) for name in ids]
     if names is None and not any(looks_like_number(name) for name in ids):
         if len(ids) == clients:
             return list(range(clients)), True
@@ -206,27 +251,41 @@ def _places(
             f"budgets file {source} names {len(ids)} clients, and there are {clients}; keep one "
             "line for each, or change data.clients"
         )
-    places, named = [], any(name in known and whole_number(name) is None for name in ids)
-    for line, name in enumerate(ids, start=2):
-        where, number = f"budgets file {source} line {line}", whole_number(name)
-        if named and name in known:
+    numbered = next((name for name in names or () if looks_like_number(name)), None)
+    by_name = numbered is not None or any(
+        place is not None and number is None for place, number in zip(found, positions, strict=True)
+    )
+    for line, (name, place, number) in enumerate(zip(ids, found, positions, strict=True), start=2):
+        where = f"budgets file {source} line {line}"
+        if by_name and place is not None:
             continue
-        if named or number is None:
-            raise ConfigError(f"{where}: client_id = {_short(name)} {_allowed(clients, names)}")
+        if by_name or number is None:
+            raise ConfigError(
+                f"{where}: client_id = {_short(name)} {_allowed(clients, names, numbered)}"
+            )
         if number >= clients:
             raise ConfigError(
                 f"{where}: client {number} is not one of this run's 0 to {clients - 1}; "
                 "remove the line or change data.clients"
             )
-        places.append(number)
-    return places, False
+    return [number for number in positions if number is not None], False
 
 
-def _allowed(clients: int, names: Sequence[str] | None) -> str:
+def _position(name: str) -> int | None:
+    """The position that a text stands for, or None; "3.0" is 3."""
+    return whole_number(whole_text(name) or name)
+
+
+def _allowed(clients: int, names: Sequence[str] | None, numbered: str | None) -> str:
     if names is None:
         return (
             f"must be a whole number, 0 to {clients - 1}, as for the others; or name all clients: "
             "their lines are then taken as they stand"
+        )
+    if numbered is not None:
+        return (
+            f"is no client of these data: their names look like numbers, as {_short(numbered)}, so "
+            "no number is taken for a position; write every client's own name"
         )
     return (
         f"is no client of these data, whose first is {_short(names[0])}; correct it, or give all "

@@ -84,6 +84,15 @@ def whole_number(cell: str) -> int | None:
     return None if found is None else int(found.group(1))
 
 
+def whole_text(cell: str) -> str | None:
+    """The decimal digits of a text that is a whole number ("12", "-3", "12.0"), or None.
+
+    Leading zeros are part of a name: "007" is none.
+    """
+    found = re.fullmatch(r"(0|-?[1-9][0-9]{0,17})(\.0*)?", cell)
+    return None if found is None else found.group(1)
+
+
 def looks_like_number(cell: str) -> bool:
     """Whether somebody may have meant a number: a mistake in one is then not taken for a name."""
     return re.fullmatch(r"[-+0-9_.eE]+", cell) is not None

@@ -58,7 +58,9 @@ def plain_words(
     return said if attack is None else f"{said}; an attack reaches {number(attack)}"
 
 
-def header(config: Config, directory: Path, warnings: Iterable[str], noise: str = "") -> list[str]:
+def header(
+    config: Config, directory: Path, warnings: Iterable[str], noise: str = "", budgets: str = ""
+) -> list[str]:
     """What is about to run, and what the numbers will not cover."""
     times = config.privacy.reports_per_round
     each = f" of {times:,} reports a client" if times > 1 else ""
@@ -69,6 +71,7 @@ def header(config: Config, directory: Path, warnings: Iterable[str], noise: str 
         f"delta = {config.privacy.target_delta:g}",
         f"run directory: {directory}",
     ]
+    lines[1:1] = [budgets] * bool(budgets)
     return lines + [noise] * bool(noise) + [f"note: {text}" for text in warnings]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_shuffle.budgets import make_budgets, read_budgets, round_down
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.budgets import Budgets, make_budgets, read_budgets, round_down
+from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.errors import FlShuffleError
 
@@ -42,6 +42,33 @@ def test_rounding_down_never_raises_a_budget_and_bounds_the_levels() -> None:
     assert (rounded.epsilon <= budgets.epsilon).all()
     assert len(np.unique(rounded.epsilon)) == 7
     assert (round_down(budgets, 1000).epsilon == budgets.epsilon).all()
+
+
+def test_budgets_say_how_many_there_are_and_what_rounding_changes() -> None:
+    budgets = Budgets(np.array([3.0, 6.0, 4.0, 6.0]), np.full(4, 1e-5))
+    assert budgets.words() == "3 distinct budgets, epsilon 3 to 6"
+    said = round_down(budgets, 1).words()
+    assert "1 distinct budget, epsilon 3, rounded down from 3" in said
+    assert "31.2% of its epsilon on average, 50.0% at most" in said
+    assert "changes none" in round_down(budgets, 4).words()
+    equal = Budgets(np.full(4, 3.0), np.array([1e-5, 1e-5, 1e-6, 1e-5]))
+    assert "2 distinct budgets, epsilon 3" in equal.words()
+    assert "rounded down from 2 (budgets.levels)" in round_down(equal, 4).words()
+
+
+def test_a_named_file_is_not_rounded_to_other_budgets_levels(tmp_path: Path) -> None:
+    """`quickstart` has levels = 2 for budgets that it draws: a file's own are taken as they are."""
+    path = tmp_path / "b.csv"
+    path.write_text(HEADER + "".join(f"{k},{3 + 3 * (k > 400)},1e-5\n" for k in range(718)))
+    named = {"budgets.distribution": "file", "budgets.file": str(path)}
+    for overrides in (named, [f"{key}={value}" for key, value in named.items()]):
+        section = resolve_config("quickstart", overrides).budgets
+        assert np.unique(make_budgets(section, 718).epsilon).tolist() == [3.0, 6.0]
+    for given, left in ((1, [3.0]), (2, [3.0])):
+        section = resolve_config("quickstart", {**named, "budgets.levels": given}).budgets
+        assert np.unique(make_budgets(section, 718).epsilon).tolist() == left
+    tables = {"budgets": {"distribution": "file", "file": str(path), "levels": 1}}
+    assert resolve_config(tables, {"run.rounds": 1}).budgets.levels == 1
 
 
 def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
@@ -107,6 +134,42 @@ def test_names_are_matched_or_else_taken_as_they_stand(tmp_path: Path) -> None:
     assert budgets.epsilon.tolist() == [3.0, 1.0] and budgets.by_place
     assert round_down(budgets, 1).by_place
     assert len(read_budgets(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "line"),
+    [
+        # The first client would get the second one's budget, and so on.
+        ([str(k) for k in range(1, 13)], [str(k) for k in range(12)], 2),
+        (["10", "20", "30"], ["0", "1", "2"], 2),
+        (["1", "2", "ward"], ["0", "1", "2"], 2),
+        (["007", "008"], ["7", "8"], 2),
+        (["1", "2", "3"], ["1", "2", "4"], 4),
+    ],
+)
+def test_numbers_are_no_positions_where_names_look_like_numbers(
+    tmp_path: Path, names: list[str], ids: list[str], line: int
+) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text(HEADER + "".join(f"{name},1,0\n" for name in ids))
+    said = rf"line {line}: client_id = '{ids[line - 2]}' is no client of .*names look like numbers"
+    with pytest.raises(FlShuffleError, match=said):
+        read_budgets(path, len(names), names)
+
+
+def test_numbers_name_clients_however_they_are_written(tmp_path: Path) -> None:
+    """As pandas writes them in a column that once had a gap."""
+    path = tmp_path / "b.csv"
+    path.write_text(HEADER + "11.0,3,0\n2.0,1,0\n")
+    assert read_budgets(path, 2, ["2", "11"]).epsilon.tolist() == [1.0, 3.0]
+    path.write_text(HEADER + "1.0,3,0\n0.0,1,0\n")
+    assert read_budgets(path, 2).epsilon.tolist() == [1.0, 3.0]
+    path.write_text(HEADER + "1.0,3,0\n1,1,0\n")
+    with pytest.raises(FlShuffleError, match=r"line 3: client '1' appears twice"):
+        read_budgets(path, 2)
+    # A name that is exactly so goes first.
+    path.write_text(HEADER + "1.0,3,0\nx,1,0\n")
+    assert read_budgets(path, 2, ["1.0", "x"]).epsilon.tolist() == [3.0, 1.0]
 
 
 def test_a_users_own_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,17 @@ from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Finding, Point
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizers.additive import NOISES
+from fl_shuffle.randomizers.discrete import DISCRETE
 from fl_shuffle.shuffler.local import LocalShuffler, Reports
 
 Plays = NDArray[np.float64]
 """A statistic [2, k] in either dataset; play k of both shares its noise."""
 
 OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
+DISCRETE_LAW = (
+    "single reports with discrete noise are tested against their local budget alone: the attacks "
+    "on their batch and on several rounds need continuous noise"
+)
 ALIKE = "noise scales or clips too alike to tell reports apart: the batch is attacked by its sum"
 
 FIRST_REPORTS = 1 << 40
@@ -220,7 +225,7 @@ def reports_game(
     noise, plays = attack.source.plan.noise, play_reports(attack.source, reports, clock)
     yield single_report(attack, plays, exposed=exposed)
     if noise not in NOISES:
-        attack.notes.append(OWN_LAW)
+        attack.notes.append(DISCRETE_LAW if noise in DISCRETE else OWN_LAW)
     elif exposed:
         if noise == "gaussian":
             yield from several_rounds(attack, plays)

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from fl_shuffle.auditing.checks import NODES
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Difference, Published
-from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.configuration.reading import AUDIT_CLIENT, resolve_config
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.features import Features, make_features
@@ -144,7 +144,9 @@ class Twins:
             "run.rounds": min(ROUNDS, config.run.rounds), "run.entropy": "seeded",
             "run.engine": "in-process", "run.ray_address": "", "run.device": "cpu",
             "run.jobs": NODES, "data.source": f"{HERE}:records", "data.source_options": {},
-            "data.features": "none", "data.feature_options": {}, "app.client": f"{HERE}:client",
+            "data.features": "none", "data.feature_options": {}, "app.client": AUDIT_CLIENT,
+            # Here no other party shuffles, and nobody has to be kept from the seeded noise.
+            "privacy.shuffler": "in-server",
         }  # fmt: skip
         self._app: Any = load_attribute(config.app.client, field="app.client")
         self._config, self._place = resolve_config(config, own), place

@@ -13,7 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
-from fl_shuffle.errors import ConfigError
+from fl_shuffle.budgets import names_of_lines
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.csv_files import whole_number
+from fl_shuffle.errors import ConfigError, suggestion
 from fl_shuffle.report.formats import as_text, make_folder, write_table
 from fl_shuffle.report.record import RunRecord, read_run
 from fl_shuffle.report.tables import TABLES, Columns, attendance_table, clients_table
@@ -25,7 +28,7 @@ SHOWN = 10
 
 
 def run(arguments: Namespace) -> int:
-    client, form, out = arguments.client, arguments.format, arguments.out
+    asked_for, form, out = arguments.client, arguments.format, arguments.out
     if form == "parquet" and not out:
         raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
     runs = [read_run(Path(name)) for name in arguments.run_directory]
@@ -35,9 +38,15 @@ def run(arguments: Namespace) -> int:
         "clients": partial(clients_table, recount=arguments.recount),
     }
     asked = "clients" if arguments.clients else "notes" if arguments.notes else "rounds"
-    if client is not None or arguments.round is not None:
+    numbers = {id(run): client_number(run, asked_for) for run in runs} if asked_for else {}
+    if numbers or arguments.round is not None:
         asked = "attendance"
-        tables[asked] = partial(attendance_table, client=client, round_number=arguments.round)
+
+        def attended(run: RunRecord) -> Columns:
+            number = numbers.get(id(run))
+            return attendance_table(run, client=number, round_number=arguments.round)
+
+        tables[asked] = attended
     if out and asked == "rounds" and not Path(out).suffix:  # a folder: all four tables
         make_folder(Path(out))
         form = form.replace("table", "csv")
@@ -47,15 +56,45 @@ def run(arguments: Namespace) -> int:
             print(path)
     elif out:
         write_table(_joined(runs, tables[asked]), Path(out), form)
-    elif client is not None and form == "table":
+    elif numbers and form == "table":
         for run in runs:
-            say(*_bill(run, client, tables))
+            say(*_bill(run, numbers[id(run)], tables))
     elif arguments.notes and form == "table":
         for run in runs:
             say(*[f"{run.directory}:"] * (len(runs) > 1), *map(_remark, run.notes))
     else:
         print(as_text(_joined(runs, tables[asked]), form, terminal_width(sys.stdout)))
     return code
+
+
+def client_number(run: RunRecord, asked: str) -> int:
+    """Return the number in a run's ledger of the client that `asked` means.
+
+    Digits are that number; anything else, or what follows `name=`, is a name. Names are not in the
+    ledger: they are read from the run's data, or from its budgets file. Raises `ConfigError` for a
+    name that no client has.
+    """
+    number = whole_number(asked)
+    if number is not None:
+        return number
+    name = asked.removeprefix("name=").strip()
+    config = parse_config(run.config)
+    names: Sequence[str] = ()
+    if config.data.partition == "natural":
+        # Whoever only asks for numbers does not wait for PyTorch.
+        from fl_shuffle.data.partitions import client_names
+        from fl_shuffle.data.sources import load_records
+
+        names = client_names(config.data, load_records(config.data).train_clients) or ()
+    elif config.budgets.distribution == "file":
+        names = names_of_lines(config.budgets.file)
+    clients = len(run.class_of)
+    if name in names:
+        return names.index(name)
+    hint = suggestion(name, names) or f"a client's number is 0 to {clients - 1}"
+    if not names:
+        hint = f"the clients of this run have no names; give a number, 0 to {clients - 1}"
+    raise ConfigError(f"--client {asked!r}: no client of {run.directory} has this name; {hint}")
 
 
 def _recounted(run: RunRecord) -> int:

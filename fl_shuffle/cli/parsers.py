@@ -179,7 +179,8 @@ def ledger(parser: Parser) -> None:
     As written in the run's ledger; --recount counts again and says where it differs."""
     option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
     asked = parser.add_mutually_exclusive_group()
-    option(asked, "--client", "ID", "one client's bill and rounds", type=int)
+    one = "one client's bill and rounds: its number, its name, or name=NAME if that is a number"
+    option(asked, "--client", "ID", one)
     flag(asked, "--clients", "every client's bill")
     option(asked, "--round", "N", "who reported in a round", type=int)
     flag(asked, "--notes", "the run's warnings and remarks")

@@ -23,6 +23,10 @@ RENAMED_APPS = {
 }
 """What version 0.1 called the framework's own apps, in configurations and ledgers."""
 
+AUDIT_CLIENT = "fl_shuffle.auditing.published:client"
+"""The ClientApp of an audit's own runs. They are seeded, whatever the configuration says: two of
+them are compared byte by byte."""
+
 QUICKSTART = "configs/quickstart.toml"
 """Shipped with the package; found wherever the caller stands."""
 ConfigLike = str | Path | Mapping[str, Any] | Config
@@ -106,7 +110,7 @@ def _discrete_conflicts(config: Config) -> dict[str, bool]:
     run, privacy = config.run, config.privacy
     return _of_randomizer(privacy.randomizer.startswith("discrete-"), {
         "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise":
-            run.entropy != "system",
+            run.entropy != "system" and config.app.client != AUDIT_CLIENT,
         f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update":
             config.clip == "record",
         "server.weights = 'inverse-variance' leaves the grid; use uniform":
@@ -308,11 +312,14 @@ def _tables(path: Path) -> dict[str, Any]:
 def overridden(tables: dict[str, Any], overrides: Overrides = ()) -> Config:
     """The configuration of these tables, which are changed: overrides are applied in order.
 
-    Raises as `parse_config` does, and `ConfigError` for an override that is malformed or has no
-    effect.
+    A budgets file that is named without `levels` is taken as it is, whatever the tables have for
+    other budgets. Raises as `parse_config` does, and `ConfigError` for an override that is
+    malformed or has no effect.
     """
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parsed, overrides)
     keys = [set_value(tables, key, value) for key, value in pairs]
+    if "budgets.file" in keys and "budgets.levels" not in keys:
+        tables["budgets"].pop("levels", None)
     config = parse_config(tables)
     idle = without_effect(config)
     for key in keys:

@@ -99,8 +99,7 @@ def client_names(section: DataSection, owners: NDArray[Any] | None) -> list[str]
     clients up. They are for reading the user's own files, never published."""
     if section.partition != "natural" or owners is None:
         return None
-    ids = np.unique(owners)[: section.clients].tolist()
-    return [(i.decode(errors="replace") if isinstance(i, bytes) else str(i)).strip() for i in ids]
+    return [str(name) for name in np.unique(owners)[: section.clients].tolist()]
 
 
 def _sizes(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.data.owners import owner_names
 from fl_shuffle.errors import DataError, require_integer
 
 Images = NDArray[np.generic]
@@ -29,10 +30,11 @@ class Records:
     counts as one without a finite gradient does.
 
     `train_clients` [N], if given, says whose each training record is, by number or name: for
-    `data.partition = "natural"`. Who the clients are, and how many records each has, is public
-    (budgets and noise follow from it); neighbouring data sets differ in what a record says, never
-    in whose it is. Test records are public; there may be none where `data.validation` holds some
-    out. Raises `DataError` for shapes and types that do not fit and for what is not declared.
+    `data.partition = "natural"`. It is kept as int64 if all are whole numbers ("3" and 3.0, too),
+    else as texts (`owners.owner_names`). Who the clients are, and how many records each has, is
+    public (budgets and noise follow from it); neighbouring data sets differ in what a record says,
+    never in whose it is. Test records are public; there may be none where `data.validation` holds
+    some out. Raises `DataError` for shapes and types that do not fit and for what is not declared.
     """
 
     train_images: Images
@@ -67,15 +69,19 @@ class Records:
                 f"{self.train_images.shape[1:]}; they must be the same"
             )
         owners = self.train_clients
+        if owners is not None and not isinstance(owners, np.ndarray):
+            raise DataError(
+                f"Records.train_clients is a {type(owners).__name__}; it must be a NumPy array "
+                "with one client per record"
+            )
         if owners is not None and (owners.shape != (len(self.train_labels),)):
             raise DataError(
                 f"Records.train_clients has shape {owners.shape}; it must name one client for each "
                 f"of the {len(self.train_labels)} training records"
             )
-        if owners is not None and owners.dtype.kind not in "iuUS":
-            raise DataError(
-                f"Records.train_clients are {owners.dtype}; they must be whole numbers or texts"
-            )
+        if owners is not None:
+            named = owner_names(owners, lambda number: f"Records.train_clients[{number}]")
+            object.__setattr__(self, "train_clients", named)
 
     @property
     def regression(self) -> bool:

@@ -68,7 +68,8 @@ class Task(Data):
 
 
 MOST_OUTSIDE = 0.1
-"""The share of training labels outside of the classes from which on they are a mistake."""
+"""The share of training labels outside of the classes, or of records whose inputs are no numbers,
+from which on they are a mistake."""
 
 _cache: dict[str, Task] = {}
 _data_cache: dict[str, Data] = {}
@@ -114,8 +115,10 @@ def forget_data() -> None:
 
 def _build(config: Config, tell: Tell) -> Task:
     data = _load_data(config.data, tell)
-    if config.run.entropy == "seeded" and not data.regression:
-        _require_labels(data.labels, data.classes)
+    if config.run.entropy == "seeded":
+        _require_inputs(data.inputs)
+        if not data.regression:
+            _require_labels(data.labels, data.classes)
     budgets = make_budgets(config.budgets, config.data.clients, data.names)
     return Task(
         **vars(data),
@@ -123,6 +126,21 @@ def _build(config: Config, tell: Tell) -> Task:
         plan=make_plan(config, budgets, np.diff(data.offsets)),
         loss=build_loss(config.model, data.classes, regression=data.regression),
     )
+
+
+def _require_inputs(inputs: Tensor) -> None:
+    """Of a seeded simulation: a tenth of the training records with inputs that are no finite
+    numbers is a mistake in the data, as for labels. Raises `DataError`."""
+    usable = torch.isfinite(inputs).reshape(len(inputs), -1)
+    wrong = int((~usable.all(dim=1)).sum())
+    if wrong >= max(2, MOST_OUTSIDE * len(inputs)):
+        worst = int((~usable).sum(dim=0).argmax())
+        raise DataError(
+            f"{wrong:,} of {len(inputs):,} training records hold inputs that are no finite "
+            f"numbers, most of them at input {worst}: correct the data (in a .csv perhaps "
+            "data.source_options.decimal or separator). This is told because noise is seeded; with "
+            "run.entropy = 'system' such records train nothing, and nobody is told"
+        )
 
 
 def _require_labels(labels: Tensor, classes: int) -> None:

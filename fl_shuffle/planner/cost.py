@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -213,7 +214,8 @@ def _of_batches(
     arrived = sum(kind.count for kind in present)
     lost = arrived - honest_reports(trust.assumed_honest, arrived)
     if share < 1.0:
-        present = [_as_accounted(kind, present) for kind in present]
+        alike = _reports_alike(present)
+        present = [_as_accounted(kind, size) for kind, size in zip(present, alike, strict=True)]
     sizes = np.array([kind.count for kind in present])
     clients = int(sizes.sum())
     account = Accountant(
@@ -229,8 +231,7 @@ def _of_batches(
     epsilon = each[np.minimum(np.cumsum(sizes) - sizes, clients - 1)][seen_as]
     if trust.release == "sum":
         return np.full(len(batch), arrived - lost), epsilon
-    alike = np.array([_alike(kind, present) for kind in present])
-    return np.maximum(alike[seen_as] - lost, 1), epsilon
+    return np.maximum(np.array(_reports_alike(present))[seen_as] - lost, 1), epsilon
 
 
 def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tuple[Counts, Vector]:
@@ -308,7 +309,7 @@ def drawn_batch(
     for index, kind in enumerate(classes):
         cohorts.setdefault((kind.noise, kind.scale), []).append(index)
     rare = 0.5 * SURPRISE / (rounds * (len(classes) + len(cohorts)))
-    sure = partial(_surely, participation=participation, rare=rare)
+    sure = cache(partial(_surely, participation=participation, rare=rare))  # few counts differ
     present = [replace(kind, count=sure(kind.count)) for kind in classes]
     seen_as = list(range(len(classes)))
     for members in cohorts.values():
@@ -328,16 +329,17 @@ def drawn_batch(
     return present, seen_as
 
 
-def _as_accounted(kind: ClientClass, present: list[ClientClass]) -> ClientClass:
+def _as_accounted(kind: ClientClass, size: int) -> ClientClass:
     """Batches that are much alike share a curve, which takes up to the root of their size."""
-    size = _alike(kind, present)
     if size <= ROUND_EXACT_REPORTS:
         return kind
     kept = math.floor(kind.count * (1.0 - 1.0 / math.sqrt(size)))
     return replace(kind, count=max(kept, min(kind.count, 1)))
 
 
-def _alike(kind: ClientClass, present: list[ClientClass]) -> int:
-    """How many reports of the batch have this noise."""
-    cohort = (kind.noise, kind.scale)
-    return sum(other.count for other in present if (other.noise, other.scale) == cohort)
+def _reports_alike(present: list[ClientClass]) -> list[int]:
+    """Return how many reports of the batch have the noise of each class, counted in one pass."""
+    sizes = Counter[tuple[str, float]]()
+    for kind in present:
+        sizes[kind.noise, kind.scale] += kind.count
+    return [sizes[kind.noise, kind.scale] for kind in present]

@@ -40,8 +40,8 @@ class Display(Watcher):
     def start(self) -> None:
         """Say what is about to run."""
         run = self.run
-        lines = words.header(run.config, run.directory, run.warnings, run.noise)
-        self._tell(*lines, *self._heads())
+        told = run.config, run.directory, run.warnings, run.noise, run.budgets
+        self._tell(*words.header(*told), *self._heads())
 
     def _heads(self) -> list[str]:
         """What stands above the lines of the rounds."""

@@ -47,12 +47,13 @@ class Preparing:
 @dataclass(frozen=True)
 class RunStarted:
     """The run directory is open; `warnings` are what a reader of its numbers must know, `noise` is
-    how much of it a round's mean has, unless a warning says so."""
+    how much of it a round's mean has, unless a warning says so, `budgets` how many there are."""
 
     directory: Path
     config: Config
     warnings: tuple[str, ...]
     noise: str = ""
+    budgets: str = ""
 
 
 @dataclass(frozen=True)

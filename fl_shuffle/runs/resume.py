@@ -30,12 +30,13 @@ from fl_shuffle.configuration.reading import parse_config, parsed, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_text
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger import METRICS
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import CHANGEABLE, settings_of, witnessed
 from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, log, require_begun
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.views import summary_of
+from fl_shuffle.runs.views import metrics_of, summary_of
 
 STATE_VARIABLE = "FL_SHUFFLE_STATE"
 UNCHECKED = (
@@ -61,18 +62,26 @@ def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 def unfinished_ledger(path: Path) -> LedgerRecord:
     """What the ledger of an unfinished run holds.
 
-    Raises `RunError` if it says that the run is finished; a summary.json that was lost when the
-    process died is then written from the ledger.
+    Raises `RunError` if it says that the run is finished; a summary.json or metrics.csv that was
+    lost when the process died, or the disk was full, is then written from the ledger.
     """
     known = LedgerRecord(path)
     if not known.finished:
         return known
-    mended = ""
+    lost = []
     try:
         json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         replace_text(path / SUMMARY, as_text(summary_of(known)))
-        mended = f"; its {SUMMARY} was lost and has been written again"
+        lost.append(SUMMARY)
+    try:
+        whole = (path / METRICS).read_text(encoding="utf-8") == metrics_of(known)
+    except (OSError, ValueError):
+        whole = False
+    if not whole:
+        replace_text(path / METRICS, metrics_of(known))
+        lost.append(METRICS)
+    mended = f"; {' and '.join(lost)} was lost and has been written again" if lost else ""
     raise RunError(f"--resume {path}: that run is finished{mended}")
 
 

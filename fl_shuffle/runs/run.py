@@ -6,7 +6,7 @@ import math
 import shlex
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from fl_shuffle.runs import events, resume
 from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.views import quantiles_of, summary_of
+from fl_shuffle.runs.views import metrics_line, metrics_of, quantiles_of, summary_of
 
 Mask = NDArray[np.bool_]
 
@@ -147,7 +147,7 @@ class Run:
             self._last_checkpoint = now
             kept = store_state(self._directory.path, state)
             self.ledger.checkpoint(outcome.round_number, kept)
-        self._lines.write(_line_of(row, self._columns))
+        self._lines.write(metrics_line(row, self._columns))
         self._lines.flush()
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(events.RoundFinished(replace(outcome, row=row)))
@@ -174,8 +174,7 @@ class Run:
     def _rewrite(self, view: RunView, before: float = math.inf) -> None:
         """Have metrics.csv say what the ledger does of rounds before this one."""
         self._columns = view.columns
-        lines = [_line_of(row, self._columns) for row in view.lines if row["round"] < before]
-        self._directory.write(METRICS, "".join([",".join(self._columns) + "\n", *lines]))
+        self._directory.write(METRICS, metrics_of(view, before))
         self.close()
         self._lines = open_private(self._directory.path / METRICS, "a")
 
@@ -194,7 +193,11 @@ class Run:
             log.warning(text)
         for kind, text in notes:
             self.ledger.note(0, kind, text)
-        self._observer(events.RunStarted(self._directory.path, self.config, warnings, facts.noise))
+        # Of clients that declare their training budgets do not act.
+        budgets = facts.budgets.words() if self.config.privacy.randomizer != "declared" else ""
+        self._observer(
+            events.RunStarted(self._directory.path, self.config, warnings, facts.noise, budgets)
+        )
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
@@ -203,11 +206,8 @@ class Run:
 
         `failed` says that the run trained nothing, or spent without learning.
         """
-        from safetensors.torch import save_file
-
         folder = self._directory.path
-        tensors = {name: tensor.contiguous() for name, tensor in model.items()}
-        replace_file(folder / MODEL, lambda path: save_file(tensors, path))
+        _save_model(folder / MODEL, model)
         started = time.perf_counter()
         totals = self.accountant.client_totals()
         attacks = self.accountant.lower_columns() if self.rounds else {}
@@ -319,6 +319,18 @@ def _can_go_on(command: str) -> Iterator[None]:
         ) from error
 
 
+def _save_model(path: Path, model: Mapping[str, Tensor]) -> None:
+    """Put a model's file in its place; raises `OSError`, as for every other file of a run."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.contiguous() for name, tensor in model.items()}
+    try:
+        replace_file(path, lambda unfinished: save_file(tensors, unfinished))
+    except SafetensorError as error:  # what it makes of a disk that is full
+        raise OSError(f"{path} cannot be written: {error}") from None
+
+
 def _resuming(path: Path, facts: RunFacts, place: RunPlace, observer: events.Observer) -> str:
     """The command that goes on with the run, where it is played; data that the server does not
     have cannot be compared."""
@@ -326,12 +338,3 @@ def _resuming(path: Path, facts: RunFacts, place: RunPlace, observer: events.Obs
     if isinstance(observer, FlowerLog):
         return place.flwr_run(path, vouched=vouched)
     return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
-
-
-def _line_of(row: Mapping[str, Any], columns: Iterable[str]) -> str:
-    """A line of metrics.csv: what a round has under these columns."""
-    return ",".join(_cell(name, row.get(name)) for name in columns) + "\n"
-
-
-def _cell(name: str, value: float | None) -> str:
-    return "" if value is None else f"{value:.6f}" if name == "seconds" else f"{value:.10g}"

@@ -1,8 +1,9 @@
-"""summary.json: a run's final numbers, as a view of its ledger alone."""
+"""summary.json and metrics.csv: a run's numbers, as views of its ledger alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,3 +104,18 @@ def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
         known = np.where(np.isnan(values), np.inf, values).tolist()
         found[name] = None if np.isnan(each).any() else dict(zip(QUANTILES, known, strict=True))
     return found
+
+
+def metrics_of(view: RunView, before: float = math.inf) -> str:
+    """metrics.csv: what the ledger says of rounds before this one."""
+    lines = [metrics_line(row, view.columns) for row in view.lines if row["round"] < before]
+    return "".join([",".join(view.columns) + "\n", *lines])
+
+
+def metrics_line(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    """A line of metrics.csv: what a round has under these columns."""
+    return ",".join(_cell(name, row.get(name)) for name in columns) + "\n"
+
+
+def _cell(name: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}" if name == "seconds" else f"{value:.10g}"

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 from scipy.stats import chi2
 
 import fl_shuffle.accounting.accountant as module
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.attacks.certain_loss import recognition_epsilon
+from fl_shuffle.accounting.attacks import certain_loss
+from fl_shuffle.accounting.attacks.certain_loss import Crowd, recognition_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
@@ -209,7 +211,7 @@ TARGET = ClientClass("gaussian", 1.0, 6.0, 0.3, 1.0, 1e-5, 1)
 
 def recognised_epsilon(other: ClientClass, counts: list[int], **of: int) -> float | None:
     table = ClassTable.of([TARGET, other])
-    return recognition_epsilon(table, np.array(counts), 0, 1, 1e-2, **of) or None
+    return recognition_epsilon(table, Crowd.of(table, np.array(counts)), 0, 1, 1e-2, **of) or None
 
 
 def test_recognition_is_not_claimed_among_smaller_balls_or_larger_noise() -> None:
@@ -222,6 +224,33 @@ def test_recognition_is_not_claimed_among_smaller_balls_or_larger_noise() -> Non
     assert recognised_epsilon(noisy, counts, dimension=2) is None
     assert recognised_epsilon(noisy, counts, dimension=600) is not None
     assert recognised_epsilon(replace(TARGET, noise="laplace"), counts) is None
+
+
+@pytest.mark.parametrize("dimension", [None, 600])
+def test_recognition_by_groups_claims_no_more_than_by_class(
+    dimension: int | None, monkeypatch: MonkeyPatch
+) -> None:
+    """Among classes of many radii and scales; groups of several classes each, and one of all."""
+    rng, claimed = np.random.default_rng(3), list[int]()
+    for spread in (0.02, 0.3, 1.0):
+        others = [
+            replace(TARGET, scale=1.0 + spread * a, radius=6.0 - 2.0 * spread * b)
+            for a, b in rng.random((40, 2))
+        ]
+        table, counts = ClassTable.of([TARGET, *others]), rng.integers(0, 30, 41)
+        counts[0] = 2
+        found = []
+        for groups in (1024, 20, 5, 1):
+            monkeypatch.setattr(certain_loss, "MOST_GROUPS", groups)
+            crowd = Crowd.of(table, counts)
+            assert len(crowd.counts) <= groups and crowd.counts.sum() == counts.sum()
+            found.append(
+                [recognition_epsilon(table, crowd, i, 1, 1e-2, dimension) for i in range(41)]
+            )
+        for coarse in found[1:]:
+            assert np.all(np.array(coarse) <= found[0])
+        claimed += [sum(value > 0.0 for value in each) for each in found]
+    assert claimed[0] > 0 and claimed[1] > 0
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0])

@@ -28,7 +28,7 @@ from fl_shuffle.auditing.audit import NO_REPORTS, audit_configuration
 from fl_shuffle.auditing.canaries import Canaries, check_clipping
 from fl_shuffle.auditing.checks import ONE_LAW, noise_checks, order_check, play_orders
 from fl_shuffle.auditing.effort import AuditSettings, Clock
-from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS
+from fl_shuffle.auditing.games import ABSENT_SUMS, DISCRETE_LAW, OWN_LAW, SUMS
 from fl_shuffle.auditing.published import (
     NEIGHBOURS,
     audit_published,
@@ -110,6 +110,34 @@ def test_nothing_else_is_published(noise: str) -> None:
     assert found.neighbours == tuple(neighbour.name for neighbour in NEIGHBOURS)
     assert found.fields > 200 and found.messages >= settings.run.rounds
     assert found.differences == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"randomizer": "discrete-gaussian"},
+        {"randomizer": "discrete-laplace"},
+        {"shuffler": "apart"},
+    ],
+)
+def test_audit_runs_what_needs_system_entropy(privacy: dict[str, str]) -> None:
+    """An audit compares seeded runs, which these configurations refuse to a user."""
+    budgets = {"delta": 0.0 if privacy.get("randomizer") == "discrete-laplace" else 1e-5}
+    run, data = {"rounds": 1, "entropy": "system"}, {"records": 5}
+    settings = config(8, run=run, data=data, privacy=privacy, budgets=budgets)
+    found = audit_published(settings, Clock(0.0))
+    assert found.differences == () and len(found.neighbours) == 1 and found.fields > 200
+
+
+@pytest.mark.slow
+def test_audit_of_discrete_noise_says_which_games_it_lacks() -> None:
+    privacy, run = {"randomizer": "discrete-laplace"}, {"rounds": 1, "entropy": "system"}
+    settings = config(8, run=run, data={"records": 5}, privacy=privacy, budgets={"delta": 0.0})
+    how = AuditSettings(trials=8, reports=2000, seconds=600.0)
+    found = audit_configuration("discrete", settings, how, dimension=4)
+    assert DISCRETE_LAW in found.notes and OWN_LAW not in found.notes
+    assert not found.breaks_proven and "local" in [one.column for one in found.findings]
 
 
 def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:

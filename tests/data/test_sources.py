@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
 from contextlib import nullcontext
@@ -249,13 +250,12 @@ def require_neighbours(found: Records, whole: Records, record: int | list[int]) 
         assert np.array_equal(a, b)
 
 
-@pytest.mark.parametrize("place", [0, 1, 1000])
+@pytest.mark.parametrize("place", [0, 1000])
 def test_whatever_bytes_a_records_cells_hold_nothing_else_changes(
     tmp_path: Path, place: int
 ) -> None:
     """What once went wrong, and bytes at random, those that mean something in a .csv often, in the
-    cells of one record; the column that says whose it is stands first, last, or in the middle (then
-    without commas in other cells: these could not be told from its own)."""
+    cells of one record; the column that says whose it is stands first or last."""
     draw = np.random.default_rng(place)
     whole = read_lines(tmp_path, LINES, place=place)
     assert len(whole.train_labels) == 12
@@ -267,14 +267,42 @@ def test_whatever_bytes_a_records_cells_hold_nothing_else_changes(
             mixed = np.where(
                 draw.random(size) < 0.5, draw.choice(common, size), draw.integers(0, 256, size)
             )
-            cell = mixed.astype(np.uint8).tobytes().replace(b"\n", b"")
-            cells.append(cell.replace(b",", b"") if place == 1 else cell)
+            cells.append(mixed.astype(np.uint8).tobytes().replace(b"\n", b""))
         tried.append(b",".join(cells))
     for cells in tried:
         record = int(draw.integers(12))
         lines = [*LINES]
         lines[record] = LINES[record][:2] + cells
         require_neighbours(read_lines(tmp_path, lines, place=place), whole, record)
+
+
+def test_csv_client_column_in_the_middle_is_refused(tmp_path: Path) -> None:
+    """There a comma in another cell's text would move it: `x,north,3` for `x north,3`."""
+    with pytest.raises(DataError, match=r"'ward' is column 2 of 4.*first or last.*file by client"):
+        read_lines(tmp_path, LINES, place=1)
+
+
+@pytest.mark.parametrize("place", [0, 1000])
+@pytest.mark.parametrize("short", [b"5,f,cat", b"5,f", b"5", b"", b'"5,f,cat', b'5,f,cat"'])
+def test_csv_owner_cell_alone_says_whose_a_line_is(
+    tmp_path: Path, place: int, short: bytes
+) -> None:
+    """Quoted names, and lines with too few cells, or with quotes without an end."""
+    lines = [b'"' + line[:1] + b'"' + line[1:] for line in LINES]
+    whole = read_lines(tmp_path, LINES, place=place)
+    lines[4] = lines[4][:4] + short
+    found = read_lines(tmp_path, lines, place=place)
+    require_neighbours(found, whole, 4)
+
+
+@pytest.mark.parametrize("place", [0, 1000])
+@pytest.mark.parametrize("name", [b'"a', b'a"', b'"a""b"', b'"Doe; Ann'])
+def test_csv_owner_with_stray_quotes_is_refused(tmp_path: Path, place: int, name: bytes) -> None:
+    """Whether it ends in its own cell or in another one would hang on that other cell."""
+    lines = [*LINES]
+    lines[4] = name + lines[4][1:]
+    with pytest.raises(DataError, match=r"line 6: a client's name holds no comma and no quote"):
+        read_lines(tmp_path, lines, place=place)
 
 
 def test_where_lines_end(tmp_path: Path) -> None:
@@ -305,10 +333,91 @@ def test_a_typed_cell_that_python_cannot_hold_ends_nobodys_run(tmp_path: Path) -
         kinds = pyarrow.array(["cat", "dog", "cat"])
         table = pyarrow.table({"age": [1.0, 2.0, 3.0], "kind": kinds, "odd": cells})
         parquet.write_table(table, tmp_path / "train.parquet")
-        parquet.write_table(table[:1], tmp_path / "test.parquet")
+        readable = pyarrow.table({"age": [1.0], "kind": ["cat"], "odd": [1.0]})
+        parquet.write_table(readable, tmp_path / "test.parquet")
         records = from_files(tmp_path, {"label": "kind", "class_names": ["cat", "dog"]})
         assert records.train_images.shape == (3, 2)
         assert records.train_labels.tolist() == [0, 1, 0]
+
+
+def test_public_cells_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """File, line, column and value: test records are public."""
+    head = "age,height,kind\n"
+    for content, options, why in (
+        ("30,1.8,cat\n40,nan,dog\n", {}, "line 3: column 'height' holds 'nan', as 1 of 2 test"),
+        ("30,1.8,cat\n,1.7,dog\n", {}, "line 3: column 'age' holds ''"),
+        ("30,1.8,cat\n40,1e99,dog\n", {}, "column 'height' holds '1e99'"),
+        ("30,1.8,cat\n40,1.7,cow\n", {}, "line 3: column 'kind' holds 'cow'.*declared classes"),
+        ('30,"1,8",cat\n', {}, r"column 'height' holds '1,8'.*source_options.decimal = ','"),
+    ):
+        (tmp_path / "train.csv").write_text(head + "1,2,cat\n3,4,dog\n")
+        (tmp_path / "test.csv").write_text(head + content)
+        with pytest.raises(DataError, match=rf"test\.csv: .*{why}"):
+            from_files(tmp_path, {"label": "kind", "class_names": ["cat", "dog"], **options})
+    x = X.astype(np.float32).copy()
+    x[1] = np.inf
+    np.savez(tmp_path / "both.npz", x_train=X, y_train=Y, x_test=x, y_test=Y)
+    with pytest.raises(DataError, match=r"1 of .* test records hold inputs .* test record 1"):
+        from_files(tmp_path / "both.npz", TWO)
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_separator_and_decimal_mark_are_options(tmp_path: Path, separator: str) -> None:
+    rows = [("a", "1,5", "cat"), ("b", "-2,25", "dog"), ("a", "1.5", "cat")]
+    lines = [separator.join(row) for row in (("ward", "height", "kind"), *rows)]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "test.csv").write_text("\n".join(lines[:-1]) + "\n")
+    told = {"label": "kind", "class_names": ["cat", "dog"], "client": "ward"}
+    found = from_files(tmp_path, {**told, "separator": separator, "decimal": ","})
+    # A dot is no decimal mark there: whoever wrote it meant thousands, or another file.
+    assert found.train_images[:2].tolist() == [[1.5], [-2.25]] and np.isnan(found.train_images[2])
+    assert found.train_clients is not None and found.train_clients.tolist() == ["a", "b", "a"]
+    hint = f"set data.source_options.separator = {separator!r}"
+    with pytest.raises(DataError, match=re.escape(hint)):
+        from_files(tmp_path, told)
+    for wrong in ({"separator": "::"}, {"decimal": "'"}, {"decimal": ","}):
+        with pytest.raises(FlShuffleError, match=r"source_options\.(separator|decimal)"):
+            from_files(tmp_path, {**told, **wrong})
+
+
+def test_private_cells_that_cannot_be_read_are_counted_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By column, and with the marks that were read by; the values stay where they are."""
+    lines = ["age,height,kind", *(f'{k},"1,{k}",cat' for k in range(9)), "x,1.5,dog"]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "test.csv").write_text("age,height,kind\n1,2,cat\n")
+    with caplog.at_level(logging.WARNING, logger="fl_shuffle.client"):
+        from_files(tmp_path, {"label": "kind", "class_names": ["cat", "dog"]})
+    (said,) = caplog.messages
+    assert "10 records" in said and "age 1, height 9" in said and "decimal mark '.'" in said
+    assert "1,3" not in said
+
+
+def test_pandas_index_is_no_input(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cells = {"age": [1, 2], "label": [0, 1], "__index_level_0__": [70, 80]}
+    for name in ("train", "test"):
+        parquet.write_table(pyarrow.table(cells), tmp_path / f"{name}.parquet")
+    assert from_files(tmp_path, TWO).train_images.tolist() == [[1], [2]]
+    asked = {**TWO, "columns": ["__index_level_0__"]}
+    assert from_files(tmp_path, asked).train_images.tolist() == [[70], [80]]
+
+
+def test_inputs_that_are_no_numbers_stop_a_seeded_run(tmp_path: Path) -> None:
+    """As a tenth of bad labels does; where noise protects somebody nobody is told."""
+    x = np.arange(80, dtype=np.float32).reshape(40, 2)
+    x[::3, 1] = np.nan
+    np.savez(tmp_path / "train.npz", x=x, y=np.arange(40) % 2)
+    np.savez(tmp_path / "test.npz", x=np.ones((4, 2), np.float32), y=np.zeros(4, np.int64))
+    data = {
+        "source": "files", "root": str(tmp_path), "clients": 4, "features": "none",
+        "source_options": TWO,
+    }  # fmt: skip
+    with pytest.raises(DataError, match=r"14 of 40 training records .* most of them at input 1"):
+        load_task(parse_config({"data": data}))
+    assert len(load_task(parse_config({"data": data, "run": {"entropy": "system"}})).labels) == 40
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from pytest import MonkeyPatch
+from scipy.special import log_ndtr
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.attacks import certain_loss
 from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.cli import main
@@ -17,7 +26,7 @@ from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
-from fl_shuffle.planner import run_time
+from fl_shuffle.planner import cost, run_time
 from fl_shuffle.planner.cost import cost_of, drawn_batch, plan_of, rounds_taken
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 
@@ -166,3 +175,50 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*asked, "--solve-for", "rounds", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rounds"] > 30 and 0.95 < found["epsilon"] <= 1.0
+
+
+def steps_of(plan: Callable[[], object], monkeypatch: MonkeyPatch) -> tuple[int, int]:
+    """How many lines of the planner a plan runs, and how many others its attack looks at."""
+    lines, looked = 0, list[int]()
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count if frame.f_code.co_filename == cost.__file__ else None
+
+    def counted(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        looked.append(values.size)
+        return np.asarray(log_ndtr(values))
+
+    monkeypatch.setattr(certain_loss, "log_ndtr", counted)
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        plan()
+    finally:
+        sys.settrace(before)
+    return lines, sum(looked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_cost_of_distinct_budgets_is_linear_in_clients(
+    share: float, monkeypatch: MonkeyPatch
+) -> None:
+    """With twice the clients, each with a budget of its own, twice the steps."""
+    monkeypatch.setattr(certain_loss, "MOST_GROUPS", 64)
+    many = {
+        "privacy.release": "reports", "privacy.unit": "record", "privacy.randomizer": "gaussian",
+        "budgets.distribution": "uniform", "training.participation": share, "data.clients": 500,
+    }  # fmt: skip
+    few = resolve_config(TABLES, many)
+    cost_of(few)  # what is computed once in a process, and found in the cache
+    small, large = (
+        steps_of(
+            partial(cost_of, resolve_config(TABLES, many | {"data.clients": clients})), monkeypatch
+        )
+        for clients in (500, 2000)
+    )
+    assert small[1] > 0
+    for few_steps, many_steps in zip(small, large, strict=True):
+        assert many_steps <= 5 * few_steps

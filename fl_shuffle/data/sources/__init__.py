@@ -47,6 +47,7 @@ def load_records(section: DataSection) -> Records:
             )
         records = answer
     _require_test_labels(records)
+    _require_test_inputs(records)
     if not section.validation:
         if not len(records.test_labels):
             raise DataError(
@@ -107,4 +108,18 @@ def _require_test_labels(records: Records) -> None:
         raise DataError(
             f"test label {labels[outside][0]} is not in 0 .. {records.classes - 1}; "
             "correct it, or Records.classes"
+        )
+
+
+def _require_test_inputs(records: Records) -> None:
+    """Only the source's own test records, as above: one NaN among them ruins accuracy and loss."""
+    inputs = records.test_images
+    if inputs.dtype.kind not in "fc" or not len(inputs):
+        return
+    bad = np.asarray(~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise DataError(
+            f"{int(bad.sum()):,} of {len(bad):,} test records hold inputs that are no finite "
+            f"numbers, the first is test record {first}; correct them or leave them out"
         )

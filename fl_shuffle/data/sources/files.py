@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data.owners import owner_names
 from fl_shuffle.data.records import Records
 from fl_shuffle.data.sources.options import Target, require_known
 from fl_shuffle.data.sources.tables import COLUMN_OPTIONS, Columns, read_table
@@ -100,9 +101,10 @@ def _files(root: Path, name: str) -> tuple[list[Path], bool]:
 
 def _in_folder(root: Path, name: str, columns: Columns, target: Target) -> Part | None:
     paths, by_client = _files(root, name)
+    public = name == "test"
     if not by_client:
-        return _part(paths[0], columns, target) if paths else None
-    parts = [_part(path, columns, target) for path in paths]
+        return _part(paths[0], columns, target, public=public) if paths else None
+    parts = [_part(path, columns, target, public=public) for path in paths]
     for path, part in zip(paths, parts, strict=True):
         if part.clients is not None:
             raise DataError(f"{path} names clients, and so does its name; leave one of them out")
@@ -131,14 +133,15 @@ def _whole_file(path: Path, columns: Columns, target: Target) -> tuple[Part, Par
     return _part(path, columns, target), None
 
 
-def _part(path: Path, columns: Columns, target: Target) -> Part:
+def _part(path: Path, columns: Columns, target: Target, *, public: bool = False) -> Part:
     if path.suffix == ".npz":
         arrays = _arrays(path)
         _require_read(path, arrays, ("",))
         return _of_arrays(path, arrays, target, "")
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: data.source = 'files' reads {', '.join(SUFFIXES)}")
-    return Part(*columns.arrays(path, read_table(path, columns.client)))
+    table = read_table(path, columns.client, columns.separator)
+    return Part(*columns.arrays(path, table, public=public))
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -183,4 +186,7 @@ def _of_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], target: Target, s
             f"{'numbers' if target.outputs else 'whole numbers, 0 .. classes - 1'}"
         )
     kind = np.float32 if target.outputs else np.int64
-    return Part(inputs, labels.astype(kind), found["clients"])
+    owners = found["clients"]
+    if owners is not None:
+        owners = owner_names(owners, lambda number: f"{path}: clients{suffix}[{number}]")
+    return Part(inputs, labels.astype(kind), owners)

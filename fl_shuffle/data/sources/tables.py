@@ -3,10 +3,12 @@
 Everything is declared in `data.source_options`, nothing is fitted:
 
 - `label`: the column to predict (default `label`); `class_names` lists its texts in order.
-- `client`: the column that says whose a record is.
+- `client`: the column that says whose a record is; in a .csv the first or the last one.
 - `columns`: the input columns (default: all others, in the file's order).
 - `categories = { sex = ["female", "male"] }`: one input for each of these texts, 1 where it holds.
 - `ranges = { age = [0, 100] }`: (cell - 0) / (100 - 0), cut off at 0 and 1.
+- `separator` between the cells of a .csv: "," (default), ";", "|" or a tab.
+- `decimal` mark of numbers in texts: "." (default) or ",", which needs another separator.
 
 How many records there are, and whose, is public; what a record says must not decide it, nor whether
 the file can be read. So **a line of a .csv is a record, whatever is in it**: it ends at a line feed
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,18 +30,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.csv_files import real_number
+from fl_shuffle.data.owners import owner_names
 from fl_shuffle.data.sources.options import FIELD, Target, text_option, texts_option
-from fl_shuffle.errors import DataError, InvalidValueError, require_real
+from fl_shuffle.errors import DataError, InvalidValueError, require_choice, require_real
 from fl_shuffle.plugins import require_extra
 
 log = logging.getLogger("fl_shuffle.client")
 
-COLUMN_OPTIONS = ("label", "client", "columns", "categories", "ranges")
+COLUMN_OPTIONS = ("label", "client", "columns", "categories", "ranges", "separator", "decimal")
+SEPARATORS = (",", ";", "\t", "|")
+DECIMALS = (".", ",")
+PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls the index of a table in a .parquet file: no input unless it is asked for."""
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 NO_CLASS = -1
 """A label that is none of the declared classes: its record counts as zero."""
 
-LONGEST_NAME = 1000
-"""Characters of a client's name."""
 LONGEST_NUMBER = 1000
 """Characters; a longer cell is no number, and is not read as one."""
 
@@ -46,9 +53,9 @@ Table = Mapping[str, Sequence[Any]]
 """Cells by column: texts, or numbers where the file has types."""
 
 
-def read_table(path: Path, client: str = "") -> Table:
+def read_table(path: Path, client: str = "", separator: str = ",") -> Table:
     """The columns of a .csv (with a header) or .parquet file; `client` is the one that says whose a
-    record is. Raises `DataError`."""
+    record is, `separator` stands between the cells of a .csv. Raises `DataError`."""
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.exists() and not path.is_file():
@@ -59,23 +66,23 @@ def read_table(path: Path, client: str = "") -> Table:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if not lines[-1]:
         lines.pop()
-    header = _header(path, lines[0] if lines else b"")
+    header = _header(path, lines[0] if lines else b"", separator)
     if len(lines) < 2:
         raise DataError(f"{path} holds no record")
     texts = [_line(line) for line in lines[1:]]
-    rows = [cells_of(text, len(header)) for text in texts]
+    rows = [cells_of(text, len(header), separator) for text in texts]
     table: dict[str, Sequence[str]] = dict(zip(header, zip(*rows, strict=True), strict=True))
     if client in table:
-        table[client] = _owners(path, texts, rows, header.index(client))
+        table[client] = _owners(path, texts, header, client, separator)
     return table
 
 
-def _header(path: Path, line: bytes) -> list[str]:
+def _header(path: Path, line: bytes, separator: str) -> list[str]:
     try:
         text = line.removesuffix(b"\r").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV (UTF-8)") from None
-    header = [name.strip() for name in quoted_cells(text)]
+    header = [name.strip() for name in quoted_cells(text, separator)]
     if "\0" in text or "\r" in text:
         raise DataError(
             f"{path}: line 1, which must name the columns, is no text; save it as CSV (UTF-8), "
@@ -83,6 +90,12 @@ def _header(path: Path, line: bytes) -> list[str]:
         )
     if len(set(header)) != len(header) or "" in header:
         raise DataError(f"{path}: line 1 must name its columns, each by another name")
+    other = next((mark for mark in SEPARATORS if mark != separator and mark in text), "")
+    if len(header) == 1 and other:
+        raise DataError(
+            f"{path}: line 1 holds no separator {separator!r}, but {other!r}: set "
+            f"{FIELD}.separator = {other!r} (and {FIELD}.decimal = ',' if numbers are written 1,5)"
+        )
     return header
 
 
@@ -90,16 +103,16 @@ def _line(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", errors="replace")
 
 
-def cells_of(line: str, width: int) -> list[str]:
+def cells_of(line: str, width: int, separator: str = ",") -> list[str]:
     """The cells of a line under a header of `width` names: too few are filled up, too many cut off.
 
     A line that has as many cells as the header without any quoting is taken so: what one cell
     begins with then hides no other.
     """
-    plain = line.split(",")
+    plain = line.split(separator)
     if len(plain) == width:
         return [_unquoted(cell) for cell in plain]
-    found = quoted_cells(line)
+    found = quoted_cells(line, separator)
     return (found + [""] * width)[:width]
 
 
@@ -108,54 +121,58 @@ def _unquoted(cell: str) -> str:
     return cell[1:-1].replace('""', '"') if whole else cell
 
 
-def quoted_cells(line: str) -> list[str]:
-    """The cells between commas, those within quotes left alone; a quote without an end reaches to
-    the line's."""
+def quoted_cells(line: str, separator: str = ",") -> list[str]:
+    """The cells between separators, those within quotes left alone; a quote without an end reaches
+    to the line's."""
     cells, start = [], 0
-    while (end := _end_of_cell(line, start)) >= 0:
+    while (end := _end_of_cell(line, start, separator)) >= 0:
         cells.append(_unquoted(line[start:end]))
         start = end + 1
     return [*cells, _unquoted(line[start:])]
 
 
-def _end_of_cell(line: str, start: int) -> int:
-    """Where the comma behind the cell is that begins at `start`; -1 if there is none."""
+def _end_of_cell(line: str, start: int, separator: str) -> int:
+    """Where the separator behind the cell is that begins at `start`; -1 if there is none."""
     if not line.startswith('"', start):
-        return line.find(",", start)
+        return line.find(separator, start)
     place = line.find('"', start + 1)
     while place >= 0 and line.startswith('"', place + 1):
         place = line.find('"', place + 2)
-    return -1 if place < 0 else line.find(",", place)
+    return -1 if place < 0 else line.find(separator, place)
 
 
-def _owners(path: Path, lines: list[str], rows: list[list[str]], place: int) -> list[str]:
-    """Whose every line is, as the cell at `place` says.
+def _owners(
+    path: Path, lines: list[str], header: list[str], client: str, separator: str
+) -> list[str]:
+    """Return the client of every line of a .csv, from that line's cell in the column `client`.
 
-    No other cell can hide a line's first one, or move its last one. Between them commas and quotes
-    in other cells may: a line with too many or too few cells is that of the first client it names
-    of those whom whole lines name.
+    The cell is the text before the line's first separator, or behind its last one. No text in
+    another cell can move either, so no record decides whose it is. Anywhere else one could: the
+    column is refused there. Quotes around a name are removed. A separator or a quote in a name is refused:
+    whether such a cell ends could depend on the quotes in other cells.
     """
-    width = len(rows[0])
-    owners = [row[place].strip() for row in rows]
-    odd = [number for number, line in enumerate(lines) if line.count(",") + 1 != width]
-    if place == width - 1:
-        for number in odd:
-            last = lines[number].rpartition(",")[2]
-            if '"' not in last:
-                owners[number] = last.strip()
-    elif place:
-        odd = [number for number in odd if len(quoted_cells(lines[number])) != width]
-        others = set(range(len(lines))).difference(odd)
-        known = {owners[number] for number in others} - {""}
-        for number in odd:
-            named = (cell.strip() for cell in map(_unquoted, lines[number].split(",")))
-            owners[number] = next((name for name in named if name in known), owners[number])
-    for number, owner in enumerate(owners):
+    place, width = header.index(client), len(header)
+    if 0 < place < width - 1:
+        raise DataError(
+            f"{path}: the client column {client!r} is column {place + 1} of {width}: it must be "
+            "the first or last one, because a comma in another cell's text could move it; move "
+            "the column, or use one file by client (train/NAME.csv)"
+        )
+    owners = []
+    for number, line in enumerate(lines, start=2):
+        cell = line.partition(separator)[0] if not place else line.rpartition(separator)[2]
+        owner = _unquoted(cell.strip()).strip()
+        if '"' in owner:
+            raise DataError(
+                f"{path}: line {number}: a client's name holds no comma and no quote in a .csv; "
+                "rename the client, or use one file by client (train/NAME.csv)"
+            )
         if not owner:
             raise DataError(
-                f"{path}: line {number + 2} does not say whose it is; every line is a record, a "
+                f"{path}: line {number} does not say whose it is; every line is a record, a "
                 "blank one, too: fill its client in, or take it out"
             )
+        owners.append(owner)
     return owners
 
 
@@ -191,6 +208,8 @@ class Columns:
     inputs: tuple[str, ...]
     categories: Mapping[str, tuple[str, ...]]
     ranges: Mapping[str, tuple[float, float]]
+    separator: str = ","
+    decimal: str = "."
 
     @classmethod
     def of(cls, options: Mapping[str, Any], target: Target) -> Columns:
@@ -205,6 +224,14 @@ class Columns:
         categories = {
             name: texts_option(tables["categories"], name) for name in tables["categories"]
         }
+        separator = require_choice(
+            f"{FIELD}.separator", text_option(options, "separator", ","), SEPARATORS
+        )
+        decimal = require_choice(f"{FIELD}.decimal", text_option(options, "decimal", "."), DECIMALS)
+        if decimal == separator:
+            raise InvalidValueError(
+                f"{FIELD}.decimal", decimal, f"needs another {FIELD}.separator, as ';'"
+            )
         return cls(
             target,
             text_option(options, "label", "label"),
@@ -212,29 +239,79 @@ class Columns:
             texts_option(options, "columns"),
             categories,
             {name: _range(name, ends) for name, ends in tables["ranges"].items()},
+            separator,
+            decimal,
         )
 
     def arrays(
-        self, path: Path, table: Table
+        self, path: Path, table: Table, *, public: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any] | None]:
-        """Inputs [N, k] (NaN where a cell is no number), labels and owners [N] of a table."""
+        """Inputs [N, k] (NaN where a cell is no number), labels and owners [N] of a table.
+
+        Raises `DataError` for a column that is not there and, in `public` records, for a cell that
+        cannot be read. In private ones it counts as zero, and only this machine's log says so.
+        """
         special = {self.label, self.client} - {""}
-        inputs = self.inputs or tuple(name for name in table if name not in special)
+        inputs = self.inputs or tuple(
+            name for name in table if name not in special and not PANDAS_INDEX.fullmatch(name)
+        )
         for name in (*special, *inputs, *self.categories, *self.ranges):
             if name not in table:
                 raise DataError(
                     f"{path} has no column {name!r}; it has {', '.join(list(table)[:20])}"
                 )
-        parts = [self._input(name, table[name]) for name in inputs]
+        if not inputs:
+            raise DataError(f"{path} has no input column beside {' and '.join(sorted(special))}")
         with np.errstate(over="ignore"):
-            values = np.concatenate(parts, axis=1).astype(np.float32)
-        bad = int((~np.isfinite(values).all(axis=1)).sum())
-        if bad:
+            parts = [self._input(name, table[name]).astype(np.float32) for name in inputs]
+        labels = label_values(table[self.label], self.target, self.decimal)
+        if public:
+            for name, part in zip(inputs, parts, strict=True):
+                bad = np.asarray(~np.isfinite(part).all(axis=1))
+                self._require_readable(path, name, table[name], bad, "a finite number")
+            wrong = ~np.isfinite(labels) if self.target.outputs else labels == NO_CLASS
+            wanted = "a finite number" if self.target.outputs else "one of the declared classes"
+            self._require_readable(path, self.label, table[self.label], wrong, wanted)
+        else:
+            self._log_unreadable(path, inputs, parts)
+        owners = None
+        if self.client:
+            owners = owner_names(table[self.client], lambda number: row_of(path, number))
+        return np.concatenate(parts, axis=1), labels, owners
+
+    def _require_readable(
+        self, path: Path, name: str, cells: Sequence[Any], bad: NDArray[np.bool_], wanted: str
+    ) -> None:
+        """Raise `DataError` if any of a public column's cells is bad."""
+        places = np.flatnonzero(bad)
+        if not places.size:
+            return
+        first = int(places[0])
+        value = repr(cells[first])
+        remedy = f"; correct it, leave the column out ({FIELD}.columns), or declare its categories"
+        if wanted != "a finite number":
+            remedy = f"; correct it, or {FIELD}.class_names"
+        elif isinstance(cells[first], str) and DECIMAL_COMMA.fullmatch(cells[first].strip()):
+            remedy = f"; for a decimal comma set {FIELD}.decimal = ',' (and a separator, as ';')"
+        raise DataError(
+            f"{row_of(path, first)}: column {name!r} holds {value[:60]}, as {places.size:,} of "
+            f"{len(cells):,} test records do; it must be {wanted}{remedy}"
+        )
+
+    def _log_unreadable(
+        self, path: Path, inputs: Sequence[str], parts: Sequence[NDArray[np.float32]]
+    ) -> None:
+        """Say in the holder's own log how many private records count as zero, and for what."""
+        bad = [~np.isfinite(part).all(axis=1) for part in parts]
+        records = int(np.logical_or.reduce(bad).sum())
+        if records:
+            counts = {name: int(one.sum()) for name, one in zip(inputs, bad, strict=True)}
+            columns = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
             log.warning(
-                "%s: %d records have cells that are no numbers: they count as zero", path, bad
-            )
-        owners = None if not self.client else _names(path, table[self.client])
-        return values, label_values(table[self.label], self.target), owners
+                "%s: %d records have cells that are no numbers: they count as zero (by column: %s; "
+                "separator %r, decimal mark %r)",
+                path, records, columns, self.separator, self.decimal,
+            )  # fmt: skip
 
     def _input(self, name: str, cells: Sequence[Any]) -> NDArray[np.float64]:
         if name in self.categories:
@@ -245,23 +322,29 @@ class Columns:
                 if (index := place.get(_text(cell))) is not None:
                     row[index] = 1.0
             return holds
-        values = numbers(cells)
+        values = numbers(cells, self.decimal)
         if name in self.ranges:
             low, high = self.ranges[name]
             values = np.clip((values - low) / (high - low), 0.0, 1.0)
         return np.asarray(values[:, None])
 
 
-def label_values(cells: Sequence[Any], target: Target) -> NDArray[Any]:
+def row_of(path: Path, number: int) -> str:
+    """Where a record stands, in words; line 1 of a .csv is its header."""
+    where = f"line {number + 2}" if path.suffix == ".csv" else f"row {number + 1}"
+    return f"{path}: {where}"
+
+
+def label_values(cells: Sequence[Any], target: Target, decimal: str = ".") -> NDArray[Any]:
     """Labels [N] of a column: float32 numbers to predict (NaN where a cell is none), or int64
     classes (`NO_CLASS` where it is none)."""
     if target.outputs:
         with np.errstate(over="ignore"):
-            return numbers(cells).astype(np.float32)
+            return numbers(cells, decimal).astype(np.float32)
     if target.names:
         place = {name: index for index, name in enumerate(target.names)}
         return np.array([place.get(_text(cell), NO_CLASS) for cell in cells], dtype=np.int64)
-    values = numbers(cells)
+    values = numbers(cells, decimal)
     whole = np.isfinite(values) & (values == np.rint(values)) & (np.abs(values) < 2.0**31)
     return np.where(whole, np.where(whole, values, 0.0), NO_CLASS).astype(np.int64)
 
@@ -276,29 +359,21 @@ def _range(name: str, ends: Any) -> tuple[float, float]:
     return low, high
 
 
-def _names(path: Path, cells: Sequence[Any]) -> NDArray[Any]:
-    """Whose records are [N], as texts."""
-    names = [_text(cell) for cell in cells]
-    longest = max(names, key=len)
-    if len(longest) > LONGEST_NAME:
-        raise DataError(
-            f"{path}: a client's name has {len(longest)} characters; it may have {LONGEST_NAME}"
-        )
-    return np.array(names)
-
-
 def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
+def numbers(cells: Sequence[Any], decimal: str = ".") -> NDArray[np.float64]:
     """The cells as numbers [N], NaN where one is none. Each by itself: what another cell holds
     changes none."""
-    return np.array([_number(cell) for cell in cells], dtype=np.float64)
+    return np.array([_number(cell, decimal) for cell in cells], dtype=np.float64)
 
 
-def _number(cell: Any) -> float:
+def _number(cell: Any, decimal: str) -> float:
     if isinstance(cell, str):
+        if decimal == ",":
+            # A dot would be a mark of thousands, or a number of another file: it is neither.
+            cell = "" if "." in cell else cell.replace(",", ".")
         found = None if len(cell) > LONGEST_NUMBER else real_number(cell)
         return math.nan if found is None else found
     try:
