@@ -23,6 +23,8 @@ from .reading import Refused, decimal, require
 
 SCHEMA = 6
 MOST_CLIENTS, MOST_CLASSES, MOST_ATTEMPTS = 10**7, 4000, 10**5
+STEP, MOST_STEPS = 10**6, 10**4
+"""SQLite's instructions between two looks, and so many looks: a minute or more."""
 NOISE = ("gaussian", "laplace", "user", "declared")
 PLAN = ("schema", "seed", "data", "relation", "dimension")
 MAY_CHANGE = {"run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes"}
@@ -43,6 +45,9 @@ def ledger_facts(path: Path, kind: str, client: int) -> LedgerFacts:
     """What a certificate of this kind states about `client`'s rounds; `Refused` where it cannot."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            # A stranger's file may hold views that compute for ever.
+            steps = iter(range(MOST_STEPS))
+            database.set_progress_handler(lambda: next(steps, None) is None, STEP)
             return _facts(database, kind, client)
     except Refused:
         raise

@@ -172,6 +172,13 @@ def test_any_record_without_others_sensitivity_refused(kind: str) -> None:
         check(text_of(client))
 
 
+def test_claims_of_kinds_without_runs_have_no_run() -> None:
+    written = claim_of("finite", "client", "3")
+    written["facts"]["run"] = {"link": "0" * 64, "unit": "client", "relation": "replace-one"}
+    with pytest.raises(Refused, match="run: no run makes a claim of kind 'finite'"):
+        check(text_of(written))
+
+
 @pytest.mark.parametrize(
     ("run", "client", "relation", "why"),
     [

@@ -256,6 +256,18 @@ def test_ledger_with_words_for_a_number_is_refused(book: Path, certified: dict[s
         check(text_of(certified), book)
 
 
+def test_ledger_that_never_ends_is_refused(
+    book: Path, certified: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view may compute for ever; rows may be endless."""
+    monkeypatch.setattr("fl_shuffle.verify.ledger.MOST_STEPS", 3)
+    endless = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) "
+    changed(book, "ALTER TABLE meta RENAME TO before")
+    changed(book, f"CREATE VIEW meta AS {endless} SELECT max(n), 1 FROM x")
+    with pytest.raises(Refused, match="cannot be read as a ledger: .*interrupted"):
+        check(text_of(certified), book)
+
+
 def test_several_reports_a_round_are_named(
     run: Path, certified: dict[str, Any], capsys: Capture
 ) -> None:
