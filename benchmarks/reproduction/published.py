@@ -183,19 +183,31 @@ def clone_rdp(epsilon0: float, clients: int, order: float) -> float:
     return math.log1p(moment) / (order - 1.0)
 
 
-def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """The smaller of two upper bounds of Girgis et al. 2021, and eps0."""
-    high, gain = math.exp(epsilon0), math.expm1(epsilon0)
-    m = math.floor((clients - 1) / (2.0 * high)) + 1
+def girgis_simple_rdp(epsilon0: float, clients: int, order: int) -> float:
+    """The simpler upper bound of Girgis et al. 2021: equation (8) of Chen, Cao and Ge 2024."""
+    m, tail = _girgis_batch(epsilon0, clients, order)
+    return float(np.logaddexp(order**2 * math.expm1(epsilon0) ** 2 / m, tail)) / (order - 1)
+
+
+def _girgis_batch(epsilon0: float, clients: int, order: int) -> tuple[int, float]:
+    """How many reports hide the client, and the logarithm of the chance that fewer do, with eps0's
+    cost."""
+    high = math.exp(epsilon0)
     tail = epsilon0 * order - (clients - 1) / (8.0 * high)
-    simple = float(np.logaddexp(order**2 * gain**2 / m, tail))
+    return math.floor((clients - 1) / (2.0 * high)) + 1, tail
+
+
+def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
+    """The smallest of the two upper bounds of Girgis et al. 2021 and eps0."""
+    gain = math.expm1(epsilon0)
+    m, tail = _girgis_batch(epsilon0, clients, order)
     pairs = math.log(math.comb(order, 2)) + 2.0 * math.log(gain) - epsilon0 - math.log(m)
     ratio = 2.0 * math.log(math.expm1(2.0 * epsilon0)) - 2.0 * epsilon0 - math.log(2.0 * m)
     i = np.arange(3.0, order + 1.0)
     choose = gammaln(order + 1.0) - gammaln(i + 1.0) - gammaln(order - i + 1.0)
     higher = choose + np.log(i) + gammaln(0.5 * i) + 0.5 * i * ratio
     series = float(np.logaddexp.reduce(np.concatenate([[0.0, tail, pairs], higher])))
-    return min(epsilon0, min(simple, series) / (order - 1))
+    return min(epsilon0, girgis_simple_rdp(epsilon0, clients, order), series / (order - 1))
 
 
 def girgis_lower_rdp(epsilon0: float, clients: int, order: int) -> float:

@@ -79,12 +79,13 @@ def _round(own: ClientClass, times: int) -> dict[str, Any]:
     """One type of round: `count` clients with the same noise, radius and sensitivity."""
     (grid,) = report_grids([own.scale], [own.radius])  # type: ignore[arg-type]
     alike = {"scale": exact(own.scale), "radius": exact(own.radius), "grid": exact(float(grid))}
+    # The claim is about any client: each one's sensitivity has to be stated.
+    alike["sensitivity"] = exact(own.sensitivity)
     others = [{**alike, "count": str(own.count - 1)}] if own.count > 1 else []
     return {
         "times": str(times),
         "noise": own.noise,
         **alike,
-        "sensitivity": exact(own.sensitivity),
         "others": others,
         "colluders": "0",
     }

@@ -52,7 +52,7 @@ def certificate_of_run(
     if column == "proven" and printed[client] == local.get(client):
         kind = "local"  # shuffling hides nobody: the client's own noise, against anybody
     try:
-        facts = ledger_facts(path, kind, client)
+        facts = ledger_facts(path, kind, client).facts
         if not facts["rounds"]:
             raise NotApplicableError(f"client {client} has spent nothing")
         rounds = rounds_of(Fields(facts, "facts"))

@@ -41,7 +41,8 @@ def certificate_line(directory: Path, randomizer: str, link: str) -> str:
     except (OSError, ValueError):
         said = []
     checked = [f"facts: as the ledger has them, last link {link}", f"sha256 {digest}"]
-    if said[1:] != checked or not said[0].startswith(ACCEPTED):
+    *caveats, claim = said[:-2] or [""]
+    if said[-2:] != checked or not claim.startswith(ACCEPTED):
         return f"{CERTIFICATE} has not been checked as it stands: {command}"
-    claim = said[0].removeprefix(ACCEPTED)
-    return f"certificate accepted: {claim}; sha256 {digest}; check it: {command}"
+    words = "; ".join([claim.removeprefix(ACCEPTED), *caveats])
+    return f"certificate accepted: {words}; sha256 {digest}; check it: {command}"

@@ -104,6 +104,7 @@ def certificate(
         beside = {"by a page": {"epsilon": smallest(page), "witness": dict(page)}}
         if float(beside["by a page"]["epsilon"]) <= float(epsilon):
             epsilon, witness, beside = beside["by a page"]["epsilon"], page, {}
+    run = facts.get("run", {})
     written = {
         "format": FORMAT,
         "version": VERSION,
@@ -116,7 +117,7 @@ def certificate(
             "epsilon": epsilon,
             "delta": exact(delta),
         },
-        "assumptions": KINDS[kind].assumptions,
+        "assumptions": KINDS[kind].assumptions(int(run.get("reports_per_round", "1"))),
         "facts": dict(facts),
         "witness": dict(witness),
         **beside,

@@ -33,4 +33,4 @@ def run(arguments: Namespace) -> int:
         verdict.replace(ACCEPTED, "certificate accepted: ").rstrip(),
         f"check it: fl-shuffle verify {path} --ledger {directory / 'ledger.sqlite'}",
     )
-    return 0 if verdict.startswith(ACCEPTED) else 1
+    return 0 if any(line.startswith(ACCEPTED) for line in verdict.splitlines()) else 1

@@ -20,6 +20,9 @@ A second verifier needs numbers with a sure direction (balls, intervals, exact r
    (section 12), E(sum)_+ of N equal terms.
 6. `gram`: corners of the boxes (Lemmas 1 to 3), finite laws above, the line (Lemma 4), Theorem 2.
 
+A claim about any client also asks that all groups of others agree with the client in scale, radius,
+grid and move (section 17). A move that is not stated is two radii.
+
 With a ledger also who was present, classes, `assumed_honest` (docs/ledger.md), and the step of a
 report's grid: the least power of two that is at least scale 2^-16 and (radius + 12 scale) 2^-21,
 radius the largest of all that have this scale.

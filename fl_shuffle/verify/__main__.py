@@ -7,12 +7,15 @@ import hashlib
 import sys
 from pathlib import Path
 
-from .claims import check, digits
+from .claims import check
 from .reading import MOST_BYTES, Refused
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 where the certificate is accepted, 1 where it is refused, 2 where it cannot be read."""
+    """0 where the certificate is accepted, 1 where it is refused, 2 where it cannot be read.
+
+    Where the ledger says that the run protects nobody, the first line says so.
+    """
     parser = argparse.ArgumentParser(prog="verify", description="Check a privacy certificate.")
     parser.add_argument("certificate", help="the JSON file")
     parser.add_argument("--ledger", type=Path, help="the run's ledger.sqlite, to compare with")
@@ -28,15 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Refused as why:
         print(f"REFUSED: {why}")
         return 1
-    whose = "any client" if accepted.client == "any" else f"client {accepted.client}"
-    what = "everything held by" if accepted.unit == "client" else "one record of"
-    alone = accepted.by_page and digits(accepted.by_page)
-    page = f" ({alone} by convex order alone, a proof of one page)" if alone else ""
-    print(
-        f"ACCEPTED: epsilon = {digits(accepted.epsilon)}{page} "
-        f"at delta = {digits(accepted.delta)} "
-        f"for replacing {what} {whose}, against {accepted.adversary}"
-    )
+    for caveat in accepted.caveats:
+        print(caveat)
+    print(f"ACCEPTED: {accepted.statement()}")
     if given.ledger is not None:
         print(f"facts: as the ledger has them, last link {accepted.link}")
     print(f"sha256 {hashlib.sha256(raw).hexdigest()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
@@ -15,7 +16,7 @@ from flint import arb, fmpq
 from .balls import Profile
 from .finite import finite
 from .gaussian import local, rounds_of, summed
-from .ledger import ledger_facts
+from .ledger import LedgerFacts, ledger_facts
 from .reading import LARGEST_EPSILON, Fields, Refused, Work, parse, require
 from .shuffled import PAGE, shuffled
 
@@ -33,8 +34,11 @@ ASSUMPTIONS = {
     "honest": "the counted others keep their noise secret, and are fixed before it (section 0)",
     "order": "every batch leaves in a uniformly random order, untied to clients (section 0)",
     "sum": "of every batch exactly one sum leaves, and what is made of it (section 14)",
+    "batches": "a client's reports of a round have one mean, independent noise, and a batch and an "
+    "order each; the colluders are fixed before the first of these batches (section 6)",
 }
 
+LINK = re.compile("[0-9a-f]{64}")
 RELATIONS = ("replace-one", "replace-one after the partition by label")
 
 
@@ -49,10 +53,10 @@ class Kind:
     adversary: str
     names: tuple[str, ...]
 
-    @property
-    def assumptions(self) -> list[dict[str, str]]:
-        """Identifiers and words, as certificates carry them."""
-        return [{"id": name, "words": ASSUMPTIONS[name]} for name in self.names]
+    def assumptions(self, batches: int) -> list[dict[str, str]]:
+        """Identifiers and words, as certificates carry them, for so many batches a round."""
+        names = (*self.names, "batches") if batches > 1 else self.names
+        return [{"id": name, "words": ASSUMPTIONS[name]} for name in names]
 
 
 KINDS = {
@@ -69,6 +73,7 @@ class Accepted:
 
     kind: str
     unit: str
+    relation: str
     adversary: str
     client: str
     epsilon: fmpq
@@ -77,8 +82,48 @@ class Accepted:
     """An upper bound on delta at this epsilon, at most the claim's."""
     link: str
     """The run's last link; empty where the claim is about no run."""
+    batches: int
+    """A client's reports in each round, each in a batch of its own."""
     by_page: fmpq | None
     """What convex order alone proves, a proof of a page."""
+    caveats: tuple[str, ...]
+    """What the ledger says against relying on the claim."""
+
+    def statement(self) -> str:
+        """The claim in words: everything that was checked, and nothing else."""
+        whose = "any client of these facts" if self.client == "any" else f"client {self.client}"
+        what = "everything held by" if self.unit == "client" else "one record of"
+        alone = self.by_page and digits(self.by_page)
+        page = f" ({alone} by convex order alone, a proof of one page)" if alone else ""
+        several = f", with {self.batches} reports a round, each in a batch of its own"
+        return (
+            f"epsilon = {digits(self.epsilon)}{page} at delta = {digits(self.delta)} "
+            f"for replacing {what} {whose} (relation: {self.relation})"
+            f"{several if self.batches > 1 else ''}, against {self.adversary}"
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the facts say of the run that they are about."""
+
+    link: str = ""
+    batches: int = 1
+
+    @classmethod
+    def of(cls, facts: Fields, unit: str, relation: str, client: str) -> _Run:
+        """Of facts about a run; refuses a claim that they are not about."""
+        if "run" not in facts.held:
+            require(relation == RELATIONS[0], "relation: only a run has another")
+            return cls()
+        require(client != "any", "client: a run's claim is about one client, by its number")
+        run = facts.object("run")
+        run.word("unit", unit)
+        run.word("relation", relation)
+        link = run.get("link")
+        require(isinstance(link, str) and LINK.fullmatch(link), "link: not 64 hexadecimal digits")
+        several = "reports_per_round" in run.held
+        return cls(str(link), run.integer("reports_per_round", 2, 10**6) if several else 1)
 
 
 def check(text: str, ledger: Path | None = None) -> Accepted:
@@ -98,24 +143,24 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
     client = claim.get("client")
     if client != "any":
         client = str(claim.integer("client", 0, 10**12))
+    about_run = "run" in facts.held
+    require(not about_run or name != "finite", f"run: no run makes a claim of kind {name!r}")
+    run = _Run.of(facts, unit, relation, client)
+    assumptions = kind.assumptions(run.batches)
     stated = certificate.items("assumptions", len(ASSUMPTIONS))
-    require(stated == kind.assumptions, f"assumptions: not {json.dumps(kind.assumptions)}")
-    link = ""
-    if "run" in facts.held:
-        require(client != "any", "client: a run's claim is about one client, by its number")
-        run = facts.object("run")
-        run.word("unit", unit)
-        run.word("relation", relation)
-        link = str(run.get("link"))
-    else:
-        require(relation == RELATIONS[0], "relation: only a run has another")
+    require(stated == assumptions, f"assumptions: not {json.dumps(assumptions)}")
+    read = LedgerFacts({})
     if ledger is not None:
         require(client != "any", "client: a ledger is about one client, by its number")
-        require_facts(facts.held, ledger_facts(ledger, name, int(client)))
+        read = ledger_facts(ledger, name, int(client))
+        require_facts(facts.held, read.facts)
     for each in rounds_of(facts) if name != "finite" else []:
         moved = unit == "record" or each.move == 2 * each.radius
         require(moved, "sensitivity: replacing a client moves its mean by twice its radius")
-        require(client != "any" or each.alike(), "client: the others are not like this one")
+        whole = each.times % run.batches == 0
+        require(whole, "times: not a multiple of reports_per_round")
+        why = "client: not all are alike in scale, radius, grid and stated sensitivity"
+        require(client != "any" or each.alike(), why)
     epsilon, delta = claim.number("epsilon", 0, LARGEST_EPSILON), claim.number("delta", 0, 1)
     work, by_page = Work(WORK), None
 
@@ -135,7 +180,10 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
         bounded(partial(shuffled, ways=PAGE), alone.object("witness"), by_page)
     certificate.get("not certified")  # words for the reader
     certificate.require_all_read()
-    return Accepted(name, unit, adversary, client, epsilon, delta, verified, link, by_page)
+    return Accepted(
+        name, unit, relation, adversary, client, epsilon, delta, verified, run.link, run.batches,
+        by_page, read.caveats,
+    )  # fmt: skip
 
 
 def require_facts(stated: dict[str, Any], read: dict[str, Any]) -> None:

@@ -18,11 +18,16 @@ TINY = fmpq(1, 10**60)
 
 @dataclass(frozen=True)
 class Group:
-    """`count` reports of others with one noise scale, radius and rounding step."""
+    """`count` reports of others with one noise scale, radius and rounding step.
+
+    `move` is how far replacing one unit of such a client moves its mean. Where the facts do not
+    state that, it is two radii.
+    """
 
     scale: fmpq
     radius: fmpq
     grid: fmpq
+    move: fmpq
     count: int
 
 
@@ -44,9 +49,10 @@ class Round:
     colluders: int
 
     def alike(self) -> bool:
-        """Whether what holds of this client holds of each (section 13, Any client)."""
-        own = (self.scale, self.grid, self.radius)
-        return all((group.scale, group.grid, group.radius) == own for group in self.others)
+        """Whether what holds of this client holds of each (section 17, Any client)."""
+        own = (self.scale, self.radius, self.grid, self.move)
+        every = ((group.scale, group.radius, group.grid, group.move) for group in self.others)
+        return all(each == own for each in every)
 
     def hiding(self) -> list[tuple[fmpq, int]]:
         """(radius, count) of the honest others with the client's own noise and grid, by radius.
@@ -74,18 +80,26 @@ def rounds_of(facts: Fields) -> list[Round]:
 
 def _round(entry: Fields) -> Round:
     entry.word("noise", "gaussian")
-    radius = entry.number("radius", 0)
     groups = [
-        Group(*_report(other), other.integer("count", 1, MOST_REPORTS))
+        Group(
+            *_report(other),
+            move=_move(other) if "sensitivity" in other.held else 2 * other.number("radius", 0),
+            count=other.integer("count", 1, MOST_REPORTS),
+        )
         for other in entry.objects("others", MOST_TYPES)
     ]
     return Round(
         *_report(entry),
         times=entry.integer("times", 1, MOST_ROUNDS),
-        move=min(entry.number("sensitivity", 0), 2 * radius),
+        move=_move(entry),
         others=tuple(groups),
         colluders=entry.integer("colluders", 0, MOST_REPORTS),
     )
+
+
+def _move(entry: Fields) -> fmpq:
+    """How far replacing one unit moves the mean: the sensitivity, and at most two radii."""
+    return min(entry.number("sensitivity", 0), 2 * entry.number("radius", 0))
 
 
 def _report(entry: Fields) -> tuple[fmpq, fmpq, fmpq]:

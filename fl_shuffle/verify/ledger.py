@@ -15,7 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flint import fmpq
 
@@ -23,17 +23,31 @@ from .reading import Refused, decimal, require
 
 SCHEMA = 6
 MOST_CLIENTS, MOST_CLASSES, MOST_ATTEMPTS = 10**7, 4000, 10**5
+STEP, MOST_STEPS = 10**6, 10**4
+"""SQLite's instructions between two looks, and so many looks: a minute or more."""
 NOISE = ("gaussian", "laplace", "user", "declared")
 PLAN = ("schema", "seed", "data", "relation", "dimension")
 MAY_CHANGE = {"run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes"}
 MAY_CHANGE |= {"run.ray_address", "data.root", "budgets.file"}
+NOBODY = "warning: this run protects nobody: "
 Rows = list[tuple[Any, ...]]
 
 
-def ledger_facts(path: Path, kind: str, client: int) -> dict[str, Any]:
+class LedgerFacts(NamedTuple):
+    """A run's facts about one client, as a certificate states them."""
+
+    facts: dict[str, Any]
+    caveats: tuple[str, ...] = ()
+    """What the ledger says against relying on the claim, in lines."""
+
+
+def ledger_facts(path: Path, kind: str, client: int) -> LedgerFacts:
     """What a certificate of this kind states about `client`'s rounds; `Refused` where it cannot."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            # A stranger's file may hold views that compute for ever.
+            steps = iter(range(MOST_STEPS))
+            database.set_progress_handler(lambda: next(steps, None) is None, STEP)
             return _facts(database, kind, client)
     except Refused:
         raise
@@ -41,7 +55,7 @@ def ledger_facts(path: Path, kind: str, client: int) -> dict[str, Any]:
         raise Refused(f"{path} cannot be read as a ledger: {error!r}") from None
 
 
-def _facts(database: sqlite3.Connection, kind: str, client: int) -> dict[str, Any]:
+def _facts(database: sqlite3.Connection, kind: str, client: int) -> LedgerFacts:
     def table(name: str, most: int) -> Rows:
         found = database.execute(f"SELECT * FROM {name} ORDER BY 1").fetchmany(most + 1)
         require(0 < len(found) <= most, f"{name}: none, or more than {most}")
@@ -79,11 +93,34 @@ def _facts(database: sqlite3.Connection, kind: str, client: int) -> dict[str, An
         for counts, times in seen.items()
     ]
     link = last_link(meta, kinds, class_of, attempts)
-    return {
-        "run": {"link": link, "unit": privacy["unit"], "relation": meta["relation"]},
-        "dimension": str(int(meta["dimension"])),
-        "rounds": rounds,
-    }
+    run = {"link": link, "unit": privacy["unit"], "relation": meta["relation"]}
+    if privacy["reports_per_round"] > 1:
+        run["reports_per_round"] = str(privacy["reports_per_round"])
+    facts = {"run": run, "dimension": str(int(meta["dimension"])), "rounds": rounds}
+    return LedgerFacts(facts, caveats_of(meta))
+
+
+def caveats_of(meta: dict[str, Any]) -> tuple[str, ...]:
+    """What this run's claims leave out although the ledger tells it, worst first."""
+    run, not_covered, found = meta["config"]["run"], meta["records_not_covered"], []
+    require(isinstance(not_covered, int), "records_not_covered: not a whole number")
+    if run["entropy"] != "system":
+        found.append(
+            f"{NOBODY}its noise comes from a seed (run.entropy = {run['entropy']!r}). The ledger "
+            "holds the seed, so its readers can subtract the noise. The claim is about the ideal "
+            "noise that this run simulates"
+        )
+    if run["noise"] != "per-report":
+        found.append(
+            f"{NOBODY}no client added noise (run.noise = {run['noise']!r}). The simulation added "
+            "noise to each round's sum"
+        )
+    if not_covered:
+        found.append(
+            f"warning: not covered are {not_covered} private records. The run published something "
+            "exact about them (data.features, data.validation), which no claim counts"
+        )
+    return tuple(found)
 
 
 def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: Rows) -> str:

@@ -52,7 +52,7 @@ def test_colluders_are_those_in_the_smallest_balls_and_other_grids_hide_nobody()
     """A report on its own client's grid is told apart: what is left is its own noise."""
 
     def hiding(colluders: int, grid: int = 1) -> list[tuple[float, int]]:
-        others = tuple(Group(1, r, 1, n) for r, n in ((3, 2), (1, 4), (2, 1)))  # type: ignore[arg-type]
+        others = tuple(Group(1, r, 1, 2, n) for r, n in ((3, 2), (1, 4), (2, 1)))  # type: ignore[arg-type]
         each = Round(1, 3, grid, 1, 6, others, colluders)  # type: ignore[arg-type]
         return [(float(r), n) for r, n in each.hiding()]
 

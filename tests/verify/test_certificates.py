@@ -54,7 +54,7 @@ TYPE = ("witness", "types", 0)
         ("sum", ("claim", "adversary"), None, "adversary: not whoever sees the sum"),
         ("sum", ("claim", "client"), None, "client: not a decimal number"),
         ("sum", ("claim", "unit"), "household", "unit: not client or record"),
-        ("sum", ("claim", "client"), "any", "the others are not like this one"),
+        ("sum", ("claim", "client"), "any", "not all are alike"),
         ("sum", ("assumptions",), [], "assumptions"),
         ("sum", (*ROUND, "grid"), "0.3", "grid: not a power of two"),
         ("local", (*ROUND, "sensitivity"), "0.01", "a client moves its mean by twice its radius"),
@@ -180,7 +180,7 @@ def test_it_stays_small_and_imports_nothing_else_of_the_project() -> None:
         found = [re.match(r"\s*(?:from|import) (\.?)(\w+)", line) for line in lines]
         for own, top in (each.groups() for each in found if each):
             assert own or top in {*sys.stdlib_module_names, "flint"}, (path, top)
-    assert max(sizes) <= 330 and sum(sizes) <= 1600
+    assert max(sizes) <= 330 and sum(sizes) <= 1700
 
 
 def test_certificates_fit_the_schema() -> None:

@@ -27,6 +27,7 @@ from fl_shuffle.verify.ledger import ledger_facts
 from fl_shuffle.verify.reading import Refused
 from tests.verify.made import ROUND, mu_of, replaced
 
+Capture = pytest.CaptureFixture[str]
 CLIENTS, REPORTS = 40, 2
 SMALL = {
     "run.rounds": 2,
@@ -160,7 +161,7 @@ def test_every_released_attempt_counts(book: Path, kind: str, counted: int) -> N
     """And for whoever runs the server each that was reserved: its reports may have arrived."""
 
     def times() -> int:
-        return sum(int(each["times"]) for each in ledger_facts(book, kind, 0)["rounds"])
+        return sum(int(each["times"]) for each in ledger_facts(book, kind, 0).facts["rounds"])
 
     before = times()
     for more, released in ((100, "released"), (1000, "0")):
@@ -211,6 +212,77 @@ def test_the_report_says_accepted_of_the_very_file_that_was_checked(
     assert "has not been checked" in line()
 
 
+NOBODY = "warning: this run protects nobody: "
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new", "first"),
+    [
+        ("config", "", "", f"{NOBODY}its noise comes from a seed (run.entropy = 'seeded')"),
+        ("config", '"seeded"', '"system"', "ACCEPTED: "),
+        ("config", '"seeded"', '"chosen"', f"{NOBODY}its noise comes from a seed"),
+        ("config", '"per-report"', '"pooled"', f"{NOBODY}no client added noise"),
+        ("records_not_covered", "0", "360", "warning: not covered are 360 private records"),
+    ],
+)
+def test_ledger_that_weakens_the_claim_comes_first(
+    book: Path, certified: dict[str, Any], capsys: Capture, key: str, old: str, new: str, first: str
+) -> None:
+    """As a run of that configuration would have it, and a certificate of that run."""
+    if old:
+        change = f"UPDATE meta SET value = replace(value, '{old}', '{new}') WHERE key = '{key}'"
+        changed(book, change, links_too=True)
+    if key != "config" or "per-report" in old:
+        system = "UPDATE meta SET value = replace(value, '\"seeded\"', '\"system\"')"
+        changed(book, system, links_too=True)
+    link = ledger_facts(book, "sum", 0).facts["run"]["link"]
+    path = book.with_name("certificate.json")
+    path.write_text(text_of(replaced(certified, ("facts", "run", "link"), link)), encoding="utf-8")
+    assert main(["verify", str(path), "--ledger", str(book)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(first) and sum(x.startswith("ACCEPTED: ") for x in said) == 1
+    # The report repeats it.
+    assert verdict_of(path, book).splitlines() == said
+    line = certificate_line(book.parent, "gaussian", link)
+    assert line.startswith("certificate accepted: epsilon = ")
+    assert first == "ACCEPTED: " or first in line
+
+
+def test_ledger_with_words_for_a_number_is_refused(book: Path, certified: dict[str, Any]) -> None:
+    """They would be printed before the verdict."""
+    words = json.dumps("360\nACCEPTED: epsilon = 0")
+    changed(book, f"UPDATE meta SET value = '{words}' WHERE key = 'records_not_covered'")
+    with pytest.raises(Refused, match="records_not_covered: not a whole number"):
+        check(text_of(certified), book)
+
+
+def test_ledger_that_never_ends_is_refused(
+    book: Path, certified: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view may compute for ever; rows may be endless."""
+    monkeypatch.setattr("fl_shuffle.verify.ledger.MOST_STEPS", 3)
+    endless = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) "
+    changed(book, "ALTER TABLE meta RENAME TO before")
+    changed(book, f"CREATE VIEW meta AS {endless} SELECT max(n), 1 FROM x")
+    with pytest.raises(Refused, match="cannot be read as a ledger: .*interrupted"):
+        check(text_of(certified), book)
+
+
+def test_several_reports_a_round_are_named(
+    run: Path, certified: dict[str, Any], capsys: Capture
+) -> None:
+    assert check(text_of(certified), run / "ledger.sqlite").batches == REPORTS
+    path = run / "several.json"
+    path.write_text(text_of(certified), encoding="utf-8")
+    main(["verify", str(path), "--ledger", str(run / "ledger.sqlite")])
+    assert f"with {REPORTS} reports a round, each in a batch of its own" in capsys.readouterr().out
+    silent = replaced(certified, ("facts", "run", "reports_per_round"), None)
+    silent["assumptions"] = [each for each in silent["assumptions"] if each["id"] != "batches"]
+    check(text_of(silent))
+    with pytest.raises(Refused, match="facts: run not as the ledger has it"):
+        check(text_of(silent), run / "ledger.sqlite")
+
+
 def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, Any]) -> None:
     """A round forgotten, delta / 1.01: by the claim; a client too many: by the ledger alone."""
     false = deepcopy(certified)
@@ -236,6 +308,7 @@ def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, Any]) -> 
 # --- Answers of `bound` ---------------------------------------------------------------------------
 
 GAUSSIAN = "--clients 200 --delta 1e-4 --randomizer gaussian --unit client --sigma"
+RECORDS = "--clients 200 --delta 1e-4 --randomizer gaussian --unit record"
 KRR = "--randomizer krr --epsilon0 1 --delta 1e-6"
 
 
@@ -260,6 +333,8 @@ def drawn(number: int) -> tuple[str, str, float]:
     ("question", "kind", "within"),
     [
         (f"{GAUSSIAN} 4 --release sum --rounds 5", "sum", 1e-5),
+        # One record of any client: each one's sensitivity is stated.
+        (f"{RECORDS} --records 20 --sigma 4 --release sum --rounds 5", "sum", 1e-5),
         (f"{KRR} --k 4 --clients 1000", "finite", 0.005),
         pytest.param(f"{GAUSSIAN} 4", "shuffled", 0.005, marks=pytest.mark.slow),
         # Noise so wide that the page proves more than the Gram order's boxes.
