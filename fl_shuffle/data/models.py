@@ -16,11 +16,7 @@ from fl_shuffle.configuration.sections import ModelSection
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.plugins import load_function
-
-TRIED = 3
-"""Made-up records that a user's loss is tried on before it meets real ones."""
-SAME = 1e-5
-"""A record's loss may differ by this, relatively, with the records beside it (rounding)."""
+from fl_shuffle.trials import Subject, try_loss
 
 
 def build_model(
@@ -101,7 +97,7 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
     A user's own is `module:function` of (outputs [N, C], labels [N], or [N, C] in regression) and
     returns losses [N], each of its own record alone: gradients are clipped record by record. A
     label that is no class counts as zero. Raises `ConfigError` or `InvalidValueError` for a loss
-    that does not fit the labels, returns something else, or mixes records.
+    that does not fit the labels, or that the trial on made-up records refuses (`trials.losses`).
     """
     if section.loss == "cross-entropy":
         if regression:
@@ -122,7 +118,7 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
             )
         return squared_error
     own: Loss = load_function(section.loss, "outputs", "labels", field="model.loss")
-    _try(own, section.loss, size, regression=regression)
+    try_loss(own, size, Subject("model.loss", section.loss), numbers=size * regression)
     return own if regression else _of_classes(own, size)
 
 
@@ -135,30 +131,3 @@ def _of_classes(own: Loss, classes: int) -> Loss:
         return torch.where(inside, losses, torch.zeros_like(losses))
 
     return loss
-
-
-def _try(own: Loss, name: str, size: int, *, regression: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.rand(TRIED, size, generator=generator)
-    labels = torch.arange(TRIED) % size
-    if regression:
-        labels = torch.rand(TRIED, size, generator=generator)
-    try:
-        losses = own(outputs, labels)
-    except Exception as error:
-        raise ConfigError(
-            f"model.loss = {name!r} raised {type(error).__name__} on made-up outputs "
-            f"[{TRIED}, {size}] and {labels.dtype} labels {list(labels.shape)}: {error}"
-        ) from error
-    if not isinstance(losses, Tensor) or losses.shape != (TRIED,):
-        what = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise ConfigError(
-            f"model.loss = {name!r} returned {what} for {TRIED} records; it must return one loss "
-            "for each, as with reduction='none'"
-        )
-    alone = torch.cat([own(outputs[i : i + 1], labels[i : i + 1]) for i in range(TRIED)])
-    if not torch.allclose(losses, alone, rtol=SAME, atol=SAME, equal_nan=True):
-        raise ConfigError(
-            f"model.loss = {name!r} mixes records: a record's loss changes with those beside it, "
-            "so clipping each gradient would bound nothing"
-        )
