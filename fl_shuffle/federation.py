@@ -28,7 +28,7 @@ from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.evaluation import evaluator
-from fl_shuffle.data.task import Task, load_task
+from fl_shuffle.data.task import Task, load_task, loading_for
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower import messages
 from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
@@ -98,7 +98,8 @@ class RunParts:
             if not _kept or _kept[0][0] != key:
                 if config.run.noise == "pooled":
                     require_simulated(context)
-                _kept[:] = [(key, cls.made_of(config))]
+                with loading_for(context.run_id):
+                    _kept[:] = [(key, cls.made_of(config))]
             parts = _kept[0][1]
         assert isinstance(parts, cls)
         return parts
@@ -351,7 +352,8 @@ class Federation(RunParts):
             # Before the data: what is wrong with it is said at once.
             read_supernodes(config.run.supernodes, config.data.clients)
         observer = observer_of(grid, FlowerLog(config))
-        load_task(config, lambda text: observer(Preparing(text)))
+        with loading_for(context.run_id):
+            load_task(config, lambda text: observer(Preparing(text)))
         return cls.of(context)
 
     # What both sides know.

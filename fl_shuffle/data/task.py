@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +28,7 @@ from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.models import build_loss, build_model
 from fl_shuffle.data.partitions import client_names, make_partition
-from fl_shuffle.data.sources import SHIPPED, load_records
+from fl_shuffle.data.sources import SHIPPED, STAMPED, load_records, stamps_of
 from fl_shuffle.errors import DataError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
@@ -70,11 +73,14 @@ class Task(Data):
 MOST_OUTSIDE = 0.1
 """The share of training labels outside of the classes from which on they are a mistake."""
 
-_cache: dict[str, Task] = {}
-_data_cache: dict[str, Data] = {}
+_cache: dict[tuple[object, ...], Task] = {}
+_data_cache: dict[tuple[object, ...], Data] = {}
 _lock = Lock()
+_run: ContextVar[object] = ContextVar("_run", default=None)
+"""Which run this thread loads a task for; None: whichever was the last one."""
 
 
+Kept = TypeVar("Kept", Task, Data)
 Tell = Callable[[str], None]
 """Takes a line about what is being done, for the screen of whoever has the data, never a file."""
 
@@ -83,15 +89,41 @@ def silent(text: str) -> None:
     """Nobody listens."""
 
 
+@contextmanager
+def loading_for(run: object) -> Iterator[None]:
+    """Load what belongs to this run: a user's own code is called anew for each."""
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
 def load_task(config: Config, tell: Tell = silent) -> Task:
-    """The configuration's task; built once per process, and anew when its budgets file has changed.
-    Raises as data, budgets and plan do."""
-    key = config.to_json() + _content(config.budgets)
+    """The configuration's task; built once per process and run (`loading_for`), and anew when its
+    budgets file or files of its data have changed. Raises as data, budgets and plan do."""
+    data = _data_key(config.data)
+    key = config.to_json(), _content(config.budgets), *data
     with _lock:
-        if key not in _cache:
+        kept = _of_the_run(_cache, key)
+        if kept is None:
             _cache.clear()
-            _cache[key] = _build(config, tell)
-        return _cache[key]
+            kept = _cache[_run.get(), *key] = _build(config, data, tell)
+        return kept
+
+
+def _of_the_run(cache: Mapping[tuple[object, ...], Kept], key: tuple[object, ...]) -> Kept | None:
+    """What is kept under this key for the run that is asked for; of any run, if none is."""
+    run = _run.get()
+    for (of, *rest), kept in cache.items():
+        if tuple(rest) == key and run in (None, of):
+            return kept
+    return None
+
+
+def _data_key(section: DataSection) -> tuple[object, ...]:
+    """All that the data depend on which can be told without reading it."""
+    return json.dumps(asdict(section), sort_keys=True), stamps_of(section)
 
 
 def _content(section: BudgetsSection) -> str:
@@ -112,8 +144,8 @@ def forget_data() -> None:
         _data_cache.clear()
 
 
-def _build(config: Config, tell: Tell) -> Task:
-    data = _load_data(config.data, tell)
+def _build(config: Config, key: tuple[object, ...], tell: Tell) -> Task:
+    data = _load_data(config.data, key, tell)
     if config.run.entropy == "seeded" and not data.regression:
         _require_labels(data.labels, data.classes)
     budgets = make_budgets(config.budgets, config.data.clients, data.names)
@@ -145,10 +177,13 @@ def _require_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def _load_data(section: DataSection, tell: Tell) -> Data:
-    """The data of the last run in this process is kept: a sweep computes its features once."""
-    key = json.dumps(asdict(section), sort_keys=True)
-    if key not in _data_cache:
+def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Data:
+    """The data of the last run in this process is kept: a sweep computes its features once. What a
+    user's own code returns is kept for its run alone."""
+    own = section.source not in STAMPED or ":" in section.features
+    key = (_run.get() if own else None, *key)
+    kept = _of_the_run(_data_cache, key[1:]) if own else _data_cache.get(key)
+    if kept is None:
         _data_cache.clear()
         tell(f"reading {section.source}")
         records = load_records(section)
@@ -165,7 +200,7 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
         vectors: Features = features
         vectors.fit(images)
         tell(f"features {section.features} of {len(images):,} records")
-        _data_cache[key] = Data(
+        kept = _data_cache[key] = Data(
             inputs=vectors_of(section, vectors, images),
             labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
             offsets=partition.offsets,
@@ -177,4 +212,4 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
             fingerprint=records.fingerprint(),
             names=client_names(section, records.train_clients),
         )
-    return _data_cache[key]
+    return kept
