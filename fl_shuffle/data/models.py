@@ -7,16 +7,21 @@ A model of one's own is `module:function(input_shape, classes) -> torch.nn.Modul
 from __future__ import annotations
 
 import itertools
+import math
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fl_shuffle.configuration.sections import ModelSection
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.configuration.sections import Config, ModelSection
+from fl_shuffle.errors import ConfigError, InvalidValueError, first_line
 from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.gradients.structure import check_module
 from fl_shuffle.plugins import load_function
-from fl_shuffle.trials import Subject, try_loss
+from fl_shuffle.trials import CannotTryError, Subject, try_loss, try_model
+
+SHIPPED_MODELS = ("linear", "mlp")
 
 
 def build_model(
@@ -48,7 +53,7 @@ def build_model(
 
 
 def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    if section.kind not in ("linear", "mlp"):
+    if section.kind not in SHIPPED_MODELS:
         model = load_function(section.kind, "input_shape", "classes", field="model.kind")(
             input_shape, classes
         )
@@ -79,6 +84,59 @@ def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) ->
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
     return model
+
+
+def try_own_model(
+    config: Config,
+    model: nn.Module,
+    shape: tuple[int, ...],
+    numbers: int,
+    given: tuple[int, ...],
+    *,
+    regression: bool,
+) -> None:
+    """Have a user's own model compute made-up records of `shape`, before a round is paid for.
+
+    It must return `numbers` numbers for each, or more where these are classes. `given`: the shape
+    of a record before its features. Raises `InvalidValueError` for a model that the trial refuses
+    (`trials.models`), `ConfigError` for one that takes no such records: with the setting that makes
+    some that it takes, if there is one.
+    """
+    kind = f"model.kind = {config.model.kind!r}"
+    check_module(model)
+    try:
+        found = try_model(model, shape, f"{kind}: module")
+    except CannotTryError as error:
+        raise ConfigError(
+            f"{kind} raises {type(error.__cause__).__name__} on made-up records "
+            f"{['N', *shape]}: {first_line(error.__cause__)}; "
+            f"{_fitting(config, model, shape, given)}"
+        ) from error.__cause__
+    if found < numbers or (regression and found > numbers):
+        what = "outputs" if regression else "classes"
+        raise ConfigError(
+            f"{kind} returns {found} numbers for a record, and the data source declares {numbers} "
+            f"{what}; end it with a layer of {numbers}"
+        )
+
+
+def _fitting(
+    config: Config, model: nn.Module, shape: tuple[int, ...], given: tuple[int, ...]
+) -> str:
+    """What to set so that records have a shape that the model takes, or what to look at."""
+    fitting = dict[str, tuple[int, ...]]()
+    if len(given) in {2, 3}:
+        fitting["pixels"] = (1, *given) if len(given) == 2 else given
+    if len(given) == 2 and given[0] == given[1]:
+        fitting["raw"] = (math.prod(given),)
+    for features, other in fitting.items():
+        with suppress(CannotTryError, InvalidValueError):
+            try_model(model, other)
+            return f"it takes {['N', *other]}: set data.features = {features!r}"
+    return (
+        f"data.features = {config.data.features!r} makes records of shape {list(shape)} of "
+        f"{list(given)}"
+    )
 
 
 def flatten_parameters(model: nn.Module) -> Tensor:

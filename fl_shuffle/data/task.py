@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
 from fl_shuffle.csv_files import content_of
-from fl_shuffle.data.features import Features, make_features, vectors_of
+from fl_shuffle.data.features import Features, make_features, try_features, vectors_of
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.models import build_loss, build_model
@@ -40,7 +40,8 @@ class Data:
 
     Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
     `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
-    `names`: the clients', where the source has any.
+    `names`: the clients', where the source has any. `record_shape`: of a record of the source,
+    before its features.
     """
 
     inputs: Tensor
@@ -52,6 +53,7 @@ class Data:
     features_use_data: bool
     fingerprint: str
     regression: bool = False
+    record_shape: tuple[int, ...] = ()
     names: list[str] | None = None
 
 
@@ -199,6 +201,8 @@ def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Dat
                 features = CachedFeatures(features)
         vectors: Features = features
         vectors.fit(images)
+        if not section.validation:  # Else the test records are private ones.
+            try_features(section, features, images.shape[1:], records.test_images)
         tell(f"features {section.features} of {len(images):,} records")
         kept = _data_cache[key] = Data(
             inputs=vectors_of(section, vectors, images),
@@ -210,6 +214,7 @@ def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Dat
             regression=records.regression,
             features_use_data=features.data_dependent,
             fingerprint=records.fingerprint(),
+            record_shape=tuple(images.shape[1:]),
             names=client_names(section, records.train_clients),
         )
     return kept

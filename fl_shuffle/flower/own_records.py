@@ -12,7 +12,7 @@ import torch
 from flwr.app import Context
 from torch import Tensor, nn
 
-from fl_shuffle.errors import InvalidValueError, ProgramError, text_of
+from fl_shuffle.errors import InvalidValueError, ProgramError, first_line, text_of
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.messages import Layout
 from fl_shuffle.gradients.clipper import Clipper, make_clipper
@@ -103,8 +103,8 @@ class OwnRecords:
 def _fault(what: str, error: Exception, where: str = "") -> NodeFault:
     if isinstance(error, InvalidValueError):
         return NodeFault(f"{what}: {error}")
-    lines = text_of(error).splitlines() or [""]
-    return NodeFault(f"{what} fails on this node{where}: {type(error).__name__}: {lines[0]}")
+    said = f"{type(error).__name__}: {first_line(error)}"
+    return NodeFault(f"{what} fails on this node{where}: {said}")
 
 
 class RecordGradients:

@@ -84,8 +84,8 @@ def differs(compute: Compute, rounding: float, companies: Sequence[Sequence[int]
         if not _close(compute([i]), first, alone, rounding):
             return "again"
     for company in companies:
-        first, last = alone[company[0]].total, alone[company[-1]].total
-        expected = Found(torch.cat([alone[i].rows for i in company]), first + last)
+        ends = alone[company[0]].total + alone[company[-1]].total
+        expected = Found(torch.cat([alone[i].rows for i in company]), ends)
         if not _close(compute(company), expected, alone, rounding):
             return "company"
     return ""

@@ -16,13 +16,13 @@ COARSE: Final = 0.05
 """The same for results of half precision."""
 
 
-class Draws(TorchDispatchMode):
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees what torch computes in this thread, whatever other threads do. `first`: the operation
     that drew random numbers first, and in what part; `rounding`: how far results may differ where
     they are computed as coarsely as what was seen."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.inside: list[str] = []
         self.first: tuple[str, str] | None = None
         self.rounding = ROUNDING[torch.float64]
