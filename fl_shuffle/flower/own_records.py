@@ -12,12 +12,12 @@ import torch
 from flwr.app import Context
 from torch import Tensor, nn
 
-from fl_shuffle.errors import InvalidValueError, ProgramError, first_line, text_of
+from fl_shuffle.errors import InvalidValueError, ProgramError, first_line
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.messages import Layout
 from fl_shuffle.gradients.clipper import Clipper, make_clipper
 from fl_shuffle.gradients.engine import GradientEngine, Loss
-from fl_shuffle.gradients.structure import check_module
+from fl_shuffle.gradients.structure import check_module, of_the_machine
 from fl_shuffle.randomizers.base import Ids
 from fl_shuffle.trials import CannotTryError, Subject, try_loss, try_model
 
@@ -27,8 +27,6 @@ RecordsOf = Callable[[Context], tuple[Any, Any]]
 
 MODEL, LOSS = "ShuffleClientApp(model=...)", "ShuffleClientApp(loss=...)"
 """What an error is about."""
-MACHINE = MemoryError, ImportError, torch.OutOfMemoryError
-"""What a machine may lack, whatever the records are; beside memory that torch asks for in vain."""
 
 
 class NodeFault(ProgramError):
@@ -144,7 +142,7 @@ class RecordGradients:
         try:
             return self._clipped(engine, parameters, client, x, y)
         except Exception as error:
-            if _of_the_machine(error):
+            if of_the_machine(error):
                 self._require_without_records(engine, parameters, client, x, y)
             raise
 
@@ -162,14 +160,8 @@ class RecordGradients:
         try:
             self._clipped(engine, parameters, client, torch.zeros_like(x), torch.zeros_like(y))
         except Exception as error:
-            if _of_the_machine(error):
+            if of_the_machine(error):
                 raise _fault(MODEL, error) from error
-
-
-def _of_the_machine(error: Exception) -> bool:
-    """Whether it may be: for memory of the processor torch has no type of its own."""
-    lacking = isinstance(error, RuntimeError) and "alloc" in text_of(error)
-    return lacking or isinstance(error, MACHINE)
 
 
 def _read(given: object) -> tuple[Tensor, Tensor]:

@@ -316,15 +316,17 @@ def refusal(
     loss: Any = None,
     shape: tuple[int, ...] = (3,),
     numbers: int = 0,
+    unit: str = "record",
     **run: Any,
 ) -> str:
     """Why a node of a deployment answers no request; empty if it has sent its report."""
     draw = torch.Generator().manual_seed(0)
     x, y = 1e6 * torch.randn(4, *shape, generator=draw), torch.arange(4) % 2
-    y = torch.rand(4, numbers, generator=draw) if numbers else y
+    y = 1e6 * torch.rand(4, numbers, generator=draw) if numbers else y
     app = ShuffleClientApp(records=lambda context: (x, y), model=model, loss=loss)
     tables = {**settings("system", unit="record"), "data": {"clients": 2, "records": 4}}
     tables["run"] = {**tables["run"], **run}
+    tables["privacy"]["unit"] = unit
     arrays = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32)),
                           "bias": Array(np.zeros(2, np.float32))})  # fmt: skip
     request = TrainRequest(1, np.arange(2))
@@ -360,6 +362,22 @@ class Asking(Starved):
     everybody = False
 
 
+class Large(nn.Linear):
+    """Has memory for a few records at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("tried to allocate 1 bytes")
+        return super().forward(x)
+
+
+def greedy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Wants more memory than there is for large numbers to predict."""
+    if bool((labels > 1e5).any()):
+        raise MemoryError
+    return (outputs - labels).square().sum(1)
+
+
 def lone(outputs: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, labels, reduction="none") / len(labels)
 
@@ -377,9 +395,10 @@ def apart(outputs: Tensor, labels: Tensor) -> Tensor:
         ({"model": lambda: {}["net"]}, "fails on this node with run.device = 'cpu': KeyError"),
         ({"model": lambda: Wide(3, 2)}, "fails on this node: ImportError: No module named 'ker"),
         ({"model": lambda: Starved(3, 2)}, r"RuntimeError: \[enforce fail at alloc_cpu"),
+        ({"model": lambda: Large(3, 2), "unit": "client"}, "OutOfMemoryError: tried to allocate"),
         ({"model": lambda: nn.Linear(4, 2)}, r"its parameters are weight \[2, 4\]"),
     ],
-    ids=["loss", "numbers", "mixes", "construction", "package", "memory", "arrays"],
+    ids=["loss", "numbers", "mixes", "construction", "package", "memory", "batch", "arrays"],
 )
 def test_fault_without_records_is_an_error_and_no_report(how: Any, told: str) -> None:
     """Of a node that would send zeros and noise in every round, or gradients without a bound."""
@@ -392,7 +411,15 @@ def test_node_without_the_device_sends_no_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"loss": apart, "numbers": 2}, {"model": lambda: Asking(3, 2)}, {"shape": (5,)}]
+    "how",
+    [
+        {},
+        {"loss": apart, "numbers": 2},
+        {"loss": greedy, "numbers": 2},
+        {"model": lambda: Asking(3, 2)},
+        {"model": lambda: Asking(3, 2), "unit": "client"},
+        {"shape": (5,)},
+    ],
 )
 def test_fault_of_records_is_a_report_like_any_other(how: Any) -> None:
     """Who is asked for memory, or has records that do not fit the model: nobody else is told."""

@@ -16,7 +16,6 @@ from torch.nn import functional
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import make_gradient_engine
 from fl_shuffle.trials import Subject, try_loss, try_model
-from fl_shuffle.trials.check import COMPANIES, made_up_labels
 
 PICTURES, LINES, PLAIN = (3, 8, 8), (5, 4), (6,)
 
@@ -319,15 +318,6 @@ def test_loss_that_mixes_keeps_or_draws_is_refused(loss: Any, told: str) -> None
     for size in (3, 5, 10):
         with pytest.raises(InvalidValueError, match=rf"^model\.loss = 'own:loss': {told}"):
             try_loss(loss, size, Subject("model.loss", "own:loss"))
-
-
-def test_the_labels_of_a_trial_repeat() -> None:
-    """Or weights by how often a class occurs are all the same."""
-    for size in (2, 3, 5, 10, 100):
-        labels = made_up_labels(size, 0)
-        assert int(labels.min()) >= 0 and int(labels.max()) < size
-        counts = {tuple(torch.bincount(labels[list(each)]).tolist()) for each in COMPANIES}
-        assert any(len(set(each) - {0}) > 1 for each in counts)
 
 
 def focal(outputs: Tensor, labels: Tensor) -> Tensor:
