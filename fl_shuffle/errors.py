@@ -129,6 +129,11 @@ def text_of(told: object) -> str:
         return "no text"
 
 
+def first_line(told: object) -> str:
+    """The first line of that: libraries' errors may have many."""
+    return (text_of(told).strip().splitlines() or [""])[0]
+
+
 def require_integer(field: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return `value` as an int (integral floats are refused, they hide mistakes), or raise."""
     if type(value) is int and minimum <= value and (maximum is None or value <= maximum):

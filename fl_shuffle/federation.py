@@ -28,7 +28,8 @@ from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.evaluation import evaluator
-from fl_shuffle.data.task import Task, load_task
+from fl_shuffle.data.models import SHIPPED_MODELS, try_own_model
+from fl_shuffle.data.task import Task, load_task, loading_for
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower import messages
 from fl_shuffle.flower.answers import Answer, Node, ReportsAnswer, Request, SealedAnswer, SumAnswer
@@ -47,6 +48,7 @@ from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.randomizers.base import Ids
+from fl_shuffle.randomizers.own_trial import try_randomizer
 from fl_shuffle.randomizers.personal import NoiseSource, Randomizer, make_randomizer
 from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import FlowerLog
@@ -83,6 +85,7 @@ class RunParts:
         self._source = source
         self._making = RLock()
         self._nodes: dict[object, Node] = {}
+        self._tried = set[int]()
 
     @classmethod
     def of(cls, context: Context, *, beside: str | Path | None = None) -> Self:
@@ -98,7 +101,8 @@ class RunParts:
             if not _kept or _kept[0][0] != key:
                 if config.run.noise == "pooled":
                     require_simulated(context)
-                _kept[:] = [(key, cls.made_of(config))]
+                with loading_for(context.run_id):
+                    _kept[:] = [(key, cls.made_of(config))]
             parts = _kept[0][1]
         assert isinstance(parts, cls)
         return parts
@@ -161,7 +165,8 @@ class RunParts:
         """What the server asks of this node.
 
         Raises `InvalidValueError` for a request that makes no sense or is for clients whose records
-        lie elsewhere, `ConfigError` where the node's configuration forbids to answer it.
+        lie elsewhere, and where the trial refuses a randomizer of the user's own; `ConfigError`
+        where the node's configuration forbids to answer it.
         """
         total = self.config.data.clients
         asked = messages.TrainRequest.of(message, total)
@@ -169,6 +174,7 @@ class RunParts:
         if asked.summed:
             require_simulated(context)
         model = self.parameters_in(message)
+        self._try_randomizer(len(model))
         return Request(message, context, asked.round_number, model, asked.clients, asked.summed)
 
     def parameters_in(self, message: Message) -> Tensor:
@@ -311,13 +317,27 @@ class RunParts:
         numbers; `metrics` are the names of what is measured after a round.
 
         Raises `RunError` where the run directory is taken or cannot be gone on with, and
-        `ConfigError` for an analyzer that fails on made-up reports.
+        `ConfigError` or `InvalidValueError` for code of the user's own that a trial refuses.
         """
-        try_analyzer(self.config.server, dimension, self.config.data.clients)
+        self.try_own_code(dimension)
         facts = self.facts(dimension, metrics)
         place = RunPlace.of(context.run_config)
         # Whoever watches is this process's user, or reads Flower's log.
         return open_run(facts, place, accountant, observer_of(grid, FlowerLog(self.config)))
+
+    def try_own_code(self, dimension: int) -> None:
+        """Try what the configuration names of the user's own on made-up numbers, before a round is
+        paid for; raises `ConfigError` or `InvalidValueError`."""
+        try_analyzer(self.config.server, dimension, self.config.data.clients)
+        self._try_randomizer(dimension)
+
+    def _try_randomizer(self, dimension: int) -> None:
+        """Once in a process, for means of `dimension` numbers: every node has to know by itself."""
+        local = self.randomizers.custom
+        with self._making:
+            if local is not None and dimension not in self._tried:
+                try_randomizer(local, dimension, self.config.privacy.randomizer)
+                self._tried.add(dimension)
 
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """The model with these arrays, as it is saved."""
@@ -355,7 +375,8 @@ class Federation(RunParts):
             # Before the data: what is wrong with it is said at once.
             read_supernodes(config.run.supernodes, config.data.clients)
         observer = observer_of(grid, FlowerLog(config))
-        load_task(config, lambda text: observer(Preparing(text)))
+        with loading_for(context.run_id):
+            load_task(config, lambda text: observer(Preparing(text)))
         return cls.of(context)
 
     # What both sides know.
@@ -426,6 +447,17 @@ class Federation(RunParts):
         """A model's parameters, as they travel."""
         named = {name: values.detach().numpy() for name, values in model.named_parameters()}
         return messages.array_record(named, shared=True)
+
+    def try_own_code(self, dimension: int) -> None:
+        """See `RunParts.try_own_code`: a model, too."""
+        task = self.task
+        if self.config.model.kind not in SHIPPED_MODELS:
+            shape, numbers = tuple(task.inputs.shape[1:]), task.classes
+            try_own_model(
+                self.config, self.model(), shape, numbers, task.record_shape,
+                regression=task.regression,
+            )  # fmt: skip
+        super().try_own_code(dimension)
 
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """See `RunParts.state`: buffers, too."""

@@ -79,14 +79,17 @@ def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
 
 
 def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
-    """Ask an analyzer of the user's own for the mean of made-up reports, before a round is paid
-    for. Raises `ConfigError` where it fails, or returns no finite vector [dimension]."""
+    """Ask an analyzer of the user's own for the mean of made-up reports twice, before a round is
+    paid for. Raises `ConfigError` where it fails, returns no finite vector [dimension], or another
+    one of the same reports: bits of a seeded run would depend on what was drawn before."""
     if ":" not in section.analyzer:
         return
     analyze, count = analyzer_of(section), max(1, min(clients, MADE_UP // dimension))
     made_up = torch.randn(count, dimension, generator=torch.Generator().manual_seed(0))
     try:
-        analyze(Shuffled(count, reports=made_up))
+        first, again = (
+            analyze(Shuffled(count, reports=made_up.clone())).double() for _ in range(2)
+        )
     except FlShuffleError:
         return  # so few are not enough for it
     except Exception as error:  # whatever the user's own code raises
@@ -95,3 +98,9 @@ def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
             f"{error if isinstance(error, UnusableBatchError) else raises}; {section.analyzer!r} "
             f"was tried on {count:,} made-up reports of {dimension:,} numbers, and nothing is spent"
         ) from None
+    if not torch.allclose(first, again, rtol=1e-6, atol=1e-6 * float(first.abs().max())):
+        raise ConfigError(
+            f"server.analyzer = {section.analyzer!r} returns something else when it gets the same "
+            "reports again; draw from torch.Generator().manual_seed(...), made in the function, "
+            "and keep nothing from one call to the next"
+        )

@@ -7,20 +7,21 @@ A model of one's own is `module:function(input_shape, classes) -> torch.nn.Modul
 from __future__ import annotations
 
 import itertools
+import math
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fl_shuffle.configuration.sections import ModelSection
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.configuration.sections import Config, ModelSection
+from fl_shuffle.errors import ConfigError, InvalidValueError, first_line
 from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.gradients.structure import check_module
 from fl_shuffle.plugins import load_function
+from fl_shuffle.trials import CannotTryError, Subject, try_loss, try_model
 
-TRIED = 3
-"""Made-up records that a user's loss is tried on before it meets real ones."""
-SAME = 1e-5
-"""A record's loss may differ by this, relatively, with the records beside it (rounding)."""
+SHIPPED_MODELS = ("linear", "mlp")
 
 
 def build_model(
@@ -52,7 +53,7 @@ def build_model(
 
 
 def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    if section.kind not in ("linear", "mlp"):
+    if section.kind not in SHIPPED_MODELS:
         model = load_function(section.kind, "input_shape", "classes", field="model.kind")(
             input_shape, classes
         )
@@ -85,6 +86,59 @@ def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) ->
     return model
 
 
+def try_own_model(
+    config: Config,
+    model: nn.Module,
+    shape: tuple[int, ...],
+    numbers: int,
+    given: tuple[int, ...],
+    *,
+    regression: bool,
+) -> None:
+    """Have a user's own model compute made-up records of `shape`, before a round is paid for.
+
+    It must return `numbers` numbers for each, or more where these are classes. `given`: the shape
+    of a record before its features. Raises `InvalidValueError` for a model that the trial refuses
+    (`trials.models`), `ConfigError` for one that takes no such records: with the setting that makes
+    some that it takes, if there is one.
+    """
+    kind = f"model.kind = {config.model.kind!r}"
+    check_module(model)
+    try:
+        found = try_model(model, shape, f"{kind}: module")
+    except CannotTryError as error:
+        raise ConfigError(
+            f"{kind} raises {type(error.__cause__).__name__} on made-up records "
+            f"{['N', *shape]}: {first_line(error.__cause__)}; "
+            f"{_fitting(config, model, shape, given)}"
+        ) from error.__cause__
+    if found < numbers or (regression and found > numbers):
+        what = "outputs" if regression else "classes"
+        raise ConfigError(
+            f"{kind} returns {found} numbers for a record, and the data source declares {numbers} "
+            f"{what}; end it with a layer of {numbers}"
+        )
+
+
+def _fitting(
+    config: Config, model: nn.Module, shape: tuple[int, ...], given: tuple[int, ...]
+) -> str:
+    """What to set so that records have a shape that the model takes, or what to look at."""
+    fitting = dict[str, tuple[int, ...]]()
+    if len(given) in {2, 3}:
+        fitting["pixels"] = (1, *given) if len(given) == 2 else given
+    if len(given) == 2 and given[0] == given[1]:
+        fitting["raw"] = (math.prod(given),)
+    for features, other in fitting.items():
+        with suppress(CannotTryError, InvalidValueError):
+            try_model(model, other)
+            return f"it takes {['N', *other]}: set data.features = {features!r}"
+    return (
+        f"data.features = {config.data.features!r} makes records of shape {list(shape)} of "
+        f"{list(given)}"
+    )
+
+
 def flatten_parameters(model: nn.Module) -> Tensor:
     """All parameters as one float32 vector, in `model.parameters()` order."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
@@ -101,7 +155,7 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
     A user's own is `module:function` of (outputs [N, C], labels [N], or [N, C] in regression) and
     returns losses [N], each of its own record alone: gradients are clipped record by record. A
     label that is no class counts as zero. Raises `ConfigError` or `InvalidValueError` for a loss
-    that does not fit the labels, returns something else, or mixes records.
+    that does not fit the labels, or that the trial on made-up records refuses (`trials.losses`).
     """
     if section.loss == "cross-entropy":
         if regression:
@@ -122,7 +176,7 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
             )
         return squared_error
     own: Loss = load_function(section.loss, "outputs", "labels", field="model.loss")
-    _try(own, section.loss, size, regression=regression)
+    try_loss(own, size, Subject("model.loss", section.loss), numbers=size * regression)
     return own if regression else _of_classes(own, size)
 
 
@@ -135,30 +189,3 @@ def _of_classes(own: Loss, classes: int) -> Loss:
         return torch.where(inside, losses, torch.zeros_like(losses))
 
     return loss
-
-
-def _try(own: Loss, name: str, size: int, *, regression: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.rand(TRIED, size, generator=generator)
-    labels = torch.arange(TRIED) % size
-    if regression:
-        labels = torch.rand(TRIED, size, generator=generator)
-    try:
-        losses = own(outputs, labels)
-    except Exception as error:
-        raise ConfigError(
-            f"model.loss = {name!r} raised {type(error).__name__} on made-up outputs "
-            f"[{TRIED}, {size}] and {labels.dtype} labels {list(labels.shape)}: {error}"
-        ) from error
-    if not isinstance(losses, Tensor) or losses.shape != (TRIED,):
-        what = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise ConfigError(
-            f"model.loss = {name!r} returned {what} for {TRIED} records; it must return one loss "
-            "for each, as with reduction='none'"
-        )
-    alone = torch.cat([own(outputs[i : i + 1], labels[i : i + 1]) for i in range(TRIED)])
-    if not torch.allclose(losses, alone, rtol=SAME, atol=SAME, equal_nan=True):
-        raise ConfigError(
-            f"model.loss = {name!r} mixes records: a record's loss changes with those beside it, "
-            "so clipping each gradient would bound nothing"
-        )

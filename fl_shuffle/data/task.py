@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +23,12 @@ from torch import Tensor, nn
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
 from fl_shuffle.csv_files import content_of
-from fl_shuffle.data.features import Features, make_features, vectors_of
+from fl_shuffle.data.features import Features, make_features, try_features, vectors_of
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.models import build_loss, build_model
 from fl_shuffle.data.partitions import client_names, make_partition
-from fl_shuffle.data.sources import SHIPPED, load_records
+from fl_shuffle.data.sources import SHIPPED, STAMPED, load_records, stamps_of
 from fl_shuffle.errors import DataError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
@@ -37,7 +40,8 @@ class Data:
 
     Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
     `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
-    `names`: the clients', where the source has any.
+    `names`: the clients', where the source has any. `record_shape`: of a record of the source,
+    before its features.
     """
 
     inputs: Tensor
@@ -49,6 +53,7 @@ class Data:
     features_use_data: bool
     fingerprint: str
     regression: bool = False
+    record_shape: tuple[int, ...] = ()
     names: list[str] | None = None
 
 
@@ -71,11 +76,14 @@ MOST_OUTSIDE = 0.1
 """The share of training labels outside of the classes, or of records whose inputs are no numbers,
 from which on they are a mistake."""
 
-_cache: dict[str, Task] = {}
-_data_cache: dict[str, Data] = {}
+_cache: dict[tuple[object, ...], Task] = {}
+_data_cache: dict[tuple[object, ...], Data] = {}
 _lock = Lock()
+_run: ContextVar[object] = ContextVar("_run", default=None)
+"""Which run this thread loads a task for; None: whichever was the last one."""
 
 
+Kept = TypeVar("Kept", Task, Data)
 Tell = Callable[[str], None]
 """Takes a line about what is being done, for the screen of whoever has the data, never a file."""
 
@@ -84,15 +92,41 @@ def silent(text: str) -> None:
     """Nobody listens."""
 
 
+@contextmanager
+def loading_for(run: object) -> Iterator[None]:
+    """Load what belongs to this run: a user's own code is called anew for each."""
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
 def load_task(config: Config, tell: Tell = silent) -> Task:
-    """The configuration's task; built once per process, and anew when its budgets file has changed.
-    Raises as data, budgets and plan do."""
-    key = config.to_json() + _content(config.budgets)
+    """The configuration's task; built once per process and run (`loading_for`), and anew when its
+    budgets file or files of its data have changed. Raises as data, budgets and plan do."""
+    data = _data_key(config.data)
+    key = config.to_json(), _content(config.budgets), *data
     with _lock:
-        if key not in _cache:
+        kept = _of_the_run(_cache, key)
+        if kept is None:
             _cache.clear()
-            _cache[key] = _build(config, tell)
-        return _cache[key]
+            kept = _cache[_run.get(), *key] = _build(config, data, tell)
+        return kept
+
+
+def _of_the_run(cache: Mapping[tuple[object, ...], Kept], key: tuple[object, ...]) -> Kept | None:
+    """What is kept under this key for the run that is asked for; of any run, if none is."""
+    run = _run.get()
+    for (of, *rest), kept in cache.items():
+        if tuple(rest) == key and run in (None, of):
+            return kept
+    return None
+
+
+def _data_key(section: DataSection) -> tuple[object, ...]:
+    """All that the data depend on which can be told without reading it."""
+    return json.dumps(asdict(section), sort_keys=True), stamps_of(section)
 
 
 def _content(section: BudgetsSection) -> str:
@@ -113,8 +147,8 @@ def forget_data() -> None:
         _data_cache.clear()
 
 
-def _build(config: Config, tell: Tell) -> Task:
-    data = _load_data(config.data, tell)
+def _build(config: Config, key: tuple[object, ...], tell: Tell) -> Task:
+    data = _load_data(config.data, key, tell)
     if config.run.entropy == "seeded":
         _require_inputs(data.inputs)
         if not data.regression:
@@ -163,10 +197,13 @@ def _require_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def _load_data(section: DataSection, tell: Tell) -> Data:
-    """The data of the last run in this process is kept: a sweep computes its features once."""
-    key = json.dumps(asdict(section), sort_keys=True)
-    if key not in _data_cache:
+def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Data:
+    """The data of the last run in this process is kept: a sweep computes its features once. What a
+    user's own code returns is kept for its run alone."""
+    own = section.source not in STAMPED or ":" in section.features
+    key = (_run.get() if own else None, *key)
+    kept = _of_the_run(_data_cache, key[1:]) if own else _data_cache.get(key)
+    if kept is None:
         _data_cache.clear()
         tell(f"reading {section.source}")
         records = load_records(section)
@@ -182,8 +219,10 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
                 features = CachedFeatures(features)
         vectors: Features = features
         vectors.fit(images)
+        if not section.validation:  # Else the test records are private ones.
+            try_features(section, features, images.shape[1:], records.test_images)
         tell(f"features {section.features} of {len(images):,} records")
-        _data_cache[key] = Data(
+        kept = _data_cache[key] = Data(
             inputs=vectors_of(section, vectors, images),
             labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
             offsets=partition.offsets,
@@ -193,6 +232,7 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
             regression=records.regression,
             features_use_data=features.data_dependent,
             fingerprint=records.fingerprint(),
+            record_shape=tuple(images.shape[1:]),
             names=client_names(section, records.train_clients),
         )
-    return _data_cache[key]
+    return kept

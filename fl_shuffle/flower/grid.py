@@ -118,6 +118,7 @@ class InProcessGrid(Grid):
         # Not a `ThreadPool`: the three threads of its own that each request passes take a twentieth
         # of a short round. Daemons: one that hangs does not keep the interpreter from ending.
         self._calls = SimpleQueue[Callable[[], object] | None]()
+        self._beginning, self._closed = Lock(), False
         self._threads = [
             Thread(target=_work, args=(self._calls,), daemon=True) for _ in range(nodes)
         ]
@@ -128,12 +129,16 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
 
     def close(self) -> None:
-        """Stop the worker threads, and wait for those that do not hang."""
+        """Stop the worker threads, and wait for those that do not hang: however long it takes for
+        what was begun, which is the framework's own. A thread that compiles while the interpreter
+        ends takes the process with it."""
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()
         for _ in self._threads:
             self._calls.put(None)
+        with self._beginning:
+            self._closed = True
         end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -142,7 +147,13 @@ class InProcessGrid(Grid):
     def begin(self, call: Callable[[], None]) -> None:
         """Have a node's thread do this beside the ServerApp: something that later requests would
         do themselves, for nobody hears what it raises."""
-        self._calls.put(call)
+
+        def begun() -> None:
+            with self._beginning:
+                if not self._closed:
+                    call()
+
+        self._calls.put(begun)
 
     def set_run(self, run: Run) -> None:
         self._run = run

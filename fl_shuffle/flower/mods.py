@@ -32,7 +32,7 @@ from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, kept_default_dtype
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS
-from fl_shuffle.flower.own_records import OwnRecords, RecordGradients, RecordsOf
+from fl_shuffle.flower.own_records import NodeFault, OwnRecords, RecordGradients, RecordsOf
 from fl_shuffle.flower.settings import SIMULATED, is_simulated
 from fl_shuffle.gradients.clipper import ClippedRows, Clipper
 from fl_shuffle.gradients.engine import Loss
@@ -167,7 +167,7 @@ class ShuffleClientApp(ClientApp):
                     "privacy.randomizer = 'declared': no noise would be added to gradients of "
                     "ShuffleClientApp(records=...); train in @app.train(), or choose gaussian"
                 )
-            self._records.require_model(clients.layout)
+            self._records.require_model(clients.layout, config.run.device)
             return partial(clients.means, RecordGradients(self._records, parts))
         if config.privacy.unit == "record" and not declared:
             raise ProgramError(
@@ -207,8 +207,9 @@ class OwnClients:
     """A request's clients, each asked by itself for a row.
 
     Zero where that fails: whether it fails hangs on its records, so that nothing but this node's
-    log may tell. `layout` is that of the model; `as_client` gives a client's message and context;
-    `first` raises `ProgramError` for the app's mistake.
+    log may tell. What fails without them is raised (`NodeFault`), and the request is not answered.
+    `layout` is that of the model; `as_client` gives a client's message and context; `first` raises
+    `ProgramError` for the app's mistake.
     """
 
     layout: messages.Layout
@@ -254,6 +255,9 @@ class OwnClients:
             try:
                 with self.as_client(client) as (message, context), kept_default_dtype():
                     compute(message, context, row)
+            except NodeFault:
+                # It depends on no record: better no report than zeros and noise in every round.
+                raise
             except (Exception, SystemExit) as error:
                 # Flower would send the exception's text to the server, and it may quote records.
                 failure = error

@@ -12,16 +12,26 @@ import torch
 from flwr.app import Context
 from torch import Tensor, nn
 
-from fl_shuffle.errors import InvalidValueError, ProgramError
+from fl_shuffle.errors import InvalidValueError, ProgramError, first_line
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.messages import Layout
 from fl_shuffle.gradients.clipper import Clipper, make_clipper
 from fl_shuffle.gradients.engine import GradientEngine, Loss
-from fl_shuffle.gradients.structure import check_module
+from fl_shuffle.gradients.structure import check_module, of_the_machine
 from fl_shuffle.randomizers.base import Ids
+from fl_shuffle.trials import CannotTryError, Subject, try_loss, try_model
 
 RecordsOf = Callable[[Context], tuple[Any, Any]]
 """(context of a client) -> its (x [n, ...], y [n] or [n, k]): tensors or arrays."""
+
+
+MODEL, LOSS = "ShuffleClientApp(model=...)", "ShuffleClientApp(loss=...)"
+"""What an error is about."""
+
+
+class NodeFault(ProgramError):
+    """What fails on this node depends on no record: a device, a package, memory, the app's model or
+    loss. It may be told, and no report is sent."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +49,60 @@ class OwnRecords:
         """As it was given: Ray hands the app to its actors, and nobody can hand a lock on."""
         return OwnRecords, (self.records, self.model, self.loss)
 
-    def engine(self, parts: RunParts, shape: tuple[int, ...]) -> GradientEngine:
-        """Of records of this shape, with the run's clipping."""
+    def engine(self, parts: RunParts, x: Tensor, y: Tensor) -> GradientEngine:
+        """Of records of this shape, with the run's clipping. Raises `NodeFault` where the model
+        cannot be made, and where the trial on made-up records refuses model or loss."""
         config, count = parts.config, parts.config.data.clients * parts.records_each
-        key = config.clip, parts.randomizers.norm, config.run.device, shape
+        shape, labels = tuple(x.shape[1:]), (y.is_floating_point(), tuple(y.shape[1:]))
+        key = config.clip, parts.randomizers.norm, config.run.device, shape, labels
         with self._making:
             if key not in self._engines:
-                self._engines[key] = parts.gradient_engine(self.model(), count, shape, self.loss)
+                try:
+                    model = self.model()
+                    engine = parts.gradient_engine(model, count, shape, self.loss)
+                except Exception as error:
+                    raise _fault(MODEL, error) from error
+                self._try_loss(model, shape, y)
+                self._engines[key] = engine
             return self._engines[key]
 
-    def require_model(self, layout: Layout) -> None:
-        """Raise `ProgramError` where the model is not that of the arrays in a request, or has no
-        gradient of a single record."""
+    def _try_loss(self, model: nn.Module, shape: tuple[int, ...], y: Tensor) -> None:
+        """Of labels as these: classes [n] or numbers [n, k]; what others are is said later, and
+        what the model makes of its records."""
+        numbers = y.shape[1] if y.is_floating_point() and y.dim() == 2 else 0
+        if self.loss is None or (not numbers and (y.is_floating_point() or y.dim() != 1)):
+            return
+        subject = Subject(LOSS, getattr(self.loss, "__name__", type(self.loss).__name__))
+        try:
+            try_loss(self.loss, try_model(model, shape), subject, numbers=numbers)
+        except CannotTryError:
+            return
+        except InvalidValueError as error:
+            raise NodeFault(str(error)) from None
+
+    def require_model(self, layout: Layout, device: str) -> None:
+        """Raise `NodeFault` where the model cannot be made on this node's device, is not that of
+        the arrays in a request, or has no gradient of a single record: before any is read."""
         try:
             model = self.model()
             check_module(model)
-        except InvalidValueError as error:
-            raise ProgramError(f"ShuffleClientApp(model=...): {error}") from None
+            torch.zeros(1, device=device)
+        except Exception as error:
+            raise _fault(MODEL, error, f" with run.device = {device!r}") from error
         own = {name: tuple(each.shape) for name, each in model.named_parameters()}
         sent = dict(zip(layout.names, layout.shapes, strict=True))
         if list(own.items()) != list(sent.items()):
-            raise ProgramError(
-                "ShuffleClientApp(model=...): its parameters are "
-                f"{_shown(own)}, and initial_arrays of the server {_shown(sent)}"
+            raise NodeFault(
+                f"{MODEL}: its parameters are {_shown(own)}, and initial_arrays of the server "
+                f"{_shown(sent)}"
             )
+
+
+def _fault(what: str, error: Exception, where: str = "") -> NodeFault:
+    if isinstance(error, InvalidValueError):
+        return NodeFault(f"{what}: {error}")
+    said = f"{type(error).__name__}: {first_line(error)}"
+    return NodeFault(f"{what} fails on this node{where}: {said}")
 
 
 class RecordGradients:
@@ -88,19 +128,40 @@ class RecordGradients:
         return x, y, np.array([0, len(x)])
 
     def row(self, parameters: Tensor, client: int, context: Context) -> Tensor:
-        """The client's clipped mean, float32 [d]; raises what its records make go wrong."""
-        device = self._parts.config.run.device
-        x, y = (each.to(device) for each in _read(self._own.records(context)))
+        """The client's clipped mean, float32 [d]; raises what its records make go wrong, and
+        `NodeFault` for what goes wrong without them."""
+        x, y = _read(self._own.records(context))
         if self._parts.config.clip == "record":
             # A record that is no number counts as zero, whatever the loss does with labels.
             count = self._parts.records_each
             x, y = _cut(x, count, torch.nan), _cut(y, count, 0)
-        self._turn = x, y
-        engine = self._own.engine(self._parts, tuple(x.shape[1:]))
+        engine = self._own.engine(self._parts, x, y)
         if engine not in self._clippers:
             config, plan = self._parts.config, self._parts.randomizers
             self._clippers[engine] = make_clipper(config, self, plan, engine)
+        try:
+            return self._clipped(engine, parameters, client, x, y)
+        except Exception as error:
+            if of_the_machine(error):
+                self._require_without_records(engine, parameters, client, x, y)
+            raise
+
+    def _clipped(
+        self, engine: GradientEngine, parameters: Tensor, client: int, x: Tensor, y: Tensor
+    ) -> Tensor:
+        device = self._parts.config.run.device
+        self._turn = x.to(device), y.to(device)
         return self._clippers[engine](parameters, np.array([client]))[0]
+
+    def _require_without_records(
+        self, engine: GradientEngine, parameters: Tensor, client: int, x: Tensor, y: Tensor
+    ) -> None:
+        """Raise `NodeFault` if as many records of zeros meet a fault of the machine, too."""
+        try:
+            self._clipped(engine, parameters, client, torch.zeros_like(x), torch.zeros_like(y))
+        except Exception as error:
+            if of_the_machine(error):
+                raise _fault(MODEL, error) from error
 
 
 def _read(given: object) -> tuple[Tensor, Tensor]:

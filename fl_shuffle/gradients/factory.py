@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import nn
 
@@ -13,6 +15,7 @@ from fl_shuffle.gradients.networks.chain import network_of
 from fl_shuffle.gradients.networks.engine import NetworkEngine
 from fl_shuffle.gradients.softmax_regression import SoftmaxRegression, compiles
 from fl_shuffle.gradients.structure import check_module
+from fl_shuffle.trials import CannotTryError, try_model
 
 CLIPS = ("record", "none")
 
@@ -35,7 +38,7 @@ def make_gradient_engine(
     decides whether compiling pays; 0 if that is not known. Results have the same bits only where
     both are the same.
     Raises `InvalidValueError` for modules whose records have no gradients of their own, see
-    `check_module`.
+    `check_module`; a module with code of its own is tried on made-up records first (`try_model`).
     """
     require_choice("clip", clip, CLIPS)
     require_integer("norm", norm, minimum=1, maximum=2)
@@ -43,6 +46,10 @@ def make_gradient_engine(
     place = torch.device(device)
     network = network_of(module, shape)
     if network is None:
+        # A network holds known layers only. Where other code raises on all made-up records of this
+        # shape, the engine hears it at its first call.
+        with suppress(CannotTryError):
+            try_model(module, shape)
         packing = packing_of_network(module, shape, network)
         return GeneralEngine(module, packing, clip=clip, norm=norm, device=place, loss=loss)
     engine = SoftmaxRegression if compiles(network, place, loss, records) else NetworkEngine

@@ -21,6 +21,7 @@ from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.kernels import aligned, clip_factor
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
+from fl_shuffle.gradients.structure import of_the_machine
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("fl_shuffle.client.gradients")
@@ -46,7 +47,8 @@ class GeneralEngine(GradientEngine):
 
     A record on which the module raises counts as zero, as one whose gradient is not finite: only
     after a piece has raised are its records tried one by one. A module that raises on a made-up
-    record as well is broken, and is heard.
+    record as well is broken, and is heard; so is a lack of memory or of a package where as many
+    made-up records meet it.
     """
 
     def __init__(self, module: nn.Module, packing: Packing, **options: Any) -> None:
@@ -115,6 +117,8 @@ class GeneralEngine(GradientEngine):
         except FlShuffleError:
             raise
         except RAISED as error:
+            if of_the_machine(error):
+                gradients_of(parameters, _like(inputs), torch.zeros_like(labels))
             raising = torch.zeros(len(inputs), dtype=torch.bool, device=self.device)
             for i in range(len(inputs)):
                 try:
@@ -230,6 +234,8 @@ class GeneralEngine(GradientEngine):
             except FlShuffleError:
                 raise
             except RAISED as error:
+                if of_the_machine(error):
+                    self._gradient(parameters, _like(inputs), torch.zeros_like(labels), size)
                 self._tell(error)
                 return torch.full_like(parameters, torch.nan)
         return total.float()
@@ -277,6 +283,12 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     relative, of_largest = AGREEMENT
     atol = of_largest * float(truth.abs().max())
     return torch.allclose(found[finite], truth, rtol=relative, atol=atol)
+
+
+def _like(inputs: Tensor) -> Tensor:
+    """As many made-up records."""
+    first = _made_up(inputs)[:1]
+    return first.expand(len(inputs), *first.shape[1:]).contiguous()
 
 
 def _made_up(like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.errors import InvalidValueError, text_of
 
 UNKNOWN_NUMBERS = 1 << 17
 """Numbers that a module is taken to keep of a record where that cannot be tried: blocks are small
@@ -94,6 +94,16 @@ def require_no_batch_statistics(module: nn.Module) -> None:
                 "use GroupNorm or LayerNorm; opacus.validators.ModuleValidator.fix(model) puts "
                 "GroupNorm in its place",
             )
+
+
+MACHINE = MemoryError, ImportError, torch.OutOfMemoryError
+"""What a machine lacks: memory, or a package."""
+
+
+def of_the_machine(error: BaseException) -> bool:
+    """Whether this may be no record's doing: for memory of the processor torch has no type."""
+    lacking = isinstance(error, RuntimeError) and "alloc" in text_of(error)
+    return lacking or isinstance(error, MACHINE)
 
 
 def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int:

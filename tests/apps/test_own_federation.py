@@ -7,6 +7,7 @@ import gc
 import inspect
 import json
 import math
+import re
 import shlex
 import tomllib
 import weakref
@@ -310,6 +311,121 @@ def test_the_mean_is_over_the_public_number(loss: Any) -> None:
     assert more == pytest.approx(singles.mean(axis=0), abs=1e-5)
     assert more == pytest.approx(four, abs=1e-5)
     assert one == pytest.approx(singles[0] / 4, abs=1e-5)
+
+
+def refusal(
+    model: Any = lambda: nn.Linear(3, 2),
+    loss: Any = None,
+    shape: tuple[int, ...] = (3,),
+    numbers: int = 0,
+    unit: str = "record",
+    **run: Any,
+) -> str:
+    """Why a node of a deployment answers no request; empty if it has sent its report."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = 1e6 * torch.randn(4, *shape, generator=draw), torch.arange(4) % 2
+    y = 1e6 * torch.rand(4, numbers, generator=draw) if numbers else y
+    app = ShuffleClientApp(records=lambda context: (x, y), model=model, loss=loss)
+    tables = {**settings("system", unit="record"), "data": {"clients": 2, "records": 4}}
+    tables["run"] = {**tables["run"], **run}
+    tables["privacy"]["unit"] = unit
+    arrays = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32)),
+                          "bias": Array(np.zeros(2, np.float32))})  # fmt: skip
+    request = TrainRequest(1, np.arange(2))
+    reply = replies(app, arrays, request, tables=tables, node_config={})[0]
+    assert reply.has_error() == (not reply.has_content())
+    return str(reply.error.reason) if reply.has_error() else ""
+
+
+class Centred(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+class Wide(nn.Linear):
+    """Takes records of three numbers only, and has no package for them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ImportError("No module named 'kernels'")
+
+
+class Starved(nn.Linear):
+    """Wants more memory than there is: for a record that says so, or for everybody."""
+
+    everybody = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.everybody or float(x.detach().abs().max()) > 1e5:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] can't allocate memory: 1 bytes")
+        return super().forward(x)
+
+
+class Asking(Starved):
+    everybody = False
+
+
+class Large(nn.Linear):
+    """Has memory for a few records at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("tried to allocate 1 bytes")
+        return super().forward(x)
+
+
+def greedy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Wants more memory than there is for large numbers to predict."""
+    if bool((labels > 1e5).any()):
+        raise MemoryError
+    return (outputs - labels).square().sum(1)
+
+
+def lone(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="none") / len(labels)
+
+
+def apart(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs - labels).square().sum(1)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"loss": lone}, r"^ShuffleClientApp\(loss=\.\.\.\) = 'lone': mixes records"),
+        ({"loss": lambda o, y: (o - y.mean(0)).square().sum(1), "numbers": 2}, "mixes records"),
+        ({"model": lambda: Centred(3, 2)}, r"\(model=\.\.\.\): module = 'Centred': mixes"),
+        ({"model": lambda: {}["net"]}, "fails on this node with run.device = 'cpu': KeyError"),
+        ({"model": lambda: Wide(3, 2)}, "fails on this node: ImportError: No module named 'ker"),
+        ({"model": lambda: Starved(3, 2)}, r"RuntimeError: \[enforce fail at alloc_cpu"),
+        ({"model": lambda: Large(3, 2), "unit": "client"}, "OutOfMemoryError: tried to allocate"),
+        ({"model": lambda: nn.Linear(4, 2)}, r"its parameters are weight \[2, 4\]"),
+    ],
+    ids=["loss", "numbers", "mixes", "construction", "package", "memory", "batch", "arrays"],
+)
+def test_fault_without_records_is_an_error_and_no_report(how: Any, told: str) -> None:
+    """Of a node that would send zeros and noise in every round, or gradients without a bound."""
+    assert re.search(told, refusal(**how))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a node without a GPU")
+def test_node_without_the_device_sends_no_report() -> None:
+    assert re.search("fails on this node with run.device = 'cuda': ", refusal(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"loss": apart, "numbers": 2},
+        {"loss": greedy, "numbers": 2},
+        {"model": lambda: Asking(3, 2)},
+        {"model": lambda: Asking(3, 2), "unit": "client"},
+        {"shape": (5,)},
+    ],
+)
+def test_fault_of_records_is_a_report_like_any_other(how: Any) -> None:
+    """Who is asked for memory, or has records that do not fit the model: nobody else is told."""
+    assert not refusal(**how)
 
 
 @pytest.mark.parametrize("count", [2, 7])

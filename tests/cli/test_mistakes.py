@@ -18,7 +18,7 @@ from fl_shuffle.cli.renamed import renamed
 from fl_shuffle.configuration.reading import idle_settings, parse_config, without_effect
 from fl_shuffle.configuration.sections import Config
 from tests.repository import ROOT
-from tests.small_federation import Launch, summary
+from tests.small_federation import Launch, Play, summary
 
 OWN = "tests.cli.own_parts"
 SUMS = "bound --randomizer gaussian --epsilon0 2 --delta0 1e-5 --release sum --delta 1e-6"
@@ -60,6 +60,52 @@ def test_a_setting_that_cannot_work_is_one_line_before_a_round_is_paid_for(
     assert launch("run", setting) == 2
     assert words in said(capsys)
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+PICTURES, DELTA0 = "data.features=pixels", "budgets.delta=0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([f"model.kind={OWN}:centred", "data.features=raw"],
+         f"model.kind = '{OWN}:centred': module 1 = 'Centred': mixes records"),
+        ([f"model.kind={OWN}:pictures", "data.features=raw"],
+         "it takes ['N', 1, 8, 8]: set data.features = 'pixels'"),
+        ([f"model.kind={OWN}:flat", PICTURES],
+         "records ['N', 1, 8, 8]: mat1 and mat2 shapes cannot be multiplied (48x8 and 64x10); it "
+         "takes ['N', 64]: set data.features = 'raw'"),
+        ([f"model.kind={OWN}:narrow"], "returns 3 numbers for a record, and the data source decl"),
+        ([f"model.loss={OWN}:balanced"], f"model.loss = '{OWN}:balanced': mixes records"),
+        ([f"data.features={OWN}:Standardized"], "mixes records: a record's row changes with those"),
+        ([f"data.features={OWN}:Fitted"], "does not say so; set data_dependent = True"),
+        ([f"privacy.randomizer={OWN}:Averaging", DELTA0], "mixes clients: a client's report"),
+        ([f"privacy.randomizer={OWN}:Unrepeatable", DELTA0], "draw from the `noise`"),
+        ([f"privacy.randomizer={OWN}:no_report", DELTA0], "report of the user's randomizer = "),
+        ([f"server.analyzer={OWN}:drawing_analyzer"], "gets the same reports again"),
+    ],
+)  # fmt: skip
+def test_own_code_that_a_trial_refuses_is_one_line(
+    settings: list[str], words: str, launch: Launch, tmp_path: Path, capsys: CaptureFixture[str]
+) -> None:
+    """Before anything is paid for."""
+    assert launch("run", *settings) == 2
+    assert words in said(capsys)
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (f"model.kind={OWN}:pictures", PICTURES),
+        (f"data.features={OWN}:Own",),
+        (f"data.features={OWN}:FittedAndSaysSo",),
+        (f"privacy.randomizer={OWN}:too_quiet", DELTA0),
+        ("server.analyzer=fl_shuffle.aggregation.robust:coordinate_median",),
+    ],
+)
+def test_own_code_that_is_as_it_should_be_runs(settings: tuple[str, ...], play: Play) -> None:
+    assert (play("run", *settings) / "model.safetensors").exists()
 
 
 def test_what_clients_raise_is_counted_and_shown_where_asked_for(

@@ -185,3 +185,99 @@ def test_metrics_that_are_no_numbers_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(FlShuffleError, match="mapping of names to numbers"):
         fs.simulate({"run": {"rounds": 1}, "model": model}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def write_npz(path: Path, shift: float) -> None:
+    draw = np.random.Generator(np.random.Philox(5))
+    x = draw.normal(size=(40, 3)).astype(np.float32) + np.float32(shift)
+    np.savez(path, x_train=x, y_train=np.arange(40) % 2, x_test=x[:9], y_test=np.arange(9) % 2)
+
+
+def of_file(path: Path) -> dict[str, Any]:
+    data = {"source": "files", "root": str(path), "clients": 4, "features": "none"}
+    return {
+        "run": {"rounds": 1},
+        "data": {**data, "source_options": {"classes": 2}},
+        "privacy": {"unit": "client"},
+        "budgets": {"distribution": "constant"},
+    }
+
+
+def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
+    """By a second run of the same process, with the same settings."""
+    path, first = tmp_path / "d.npz", parse_config(of_file(tmp_path / "d.npz"))
+    write_npz(path, 0.0)
+    before = load_task(first)
+    assert load_task(first) is before
+    models = [fs.simulate(of_file(path), out=tmp_path / "a").model]
+    write_npz(path, 7.0)
+    after = load_task(first)
+    assert torch.allclose(after.inputs, before.inputs + 7.0)
+    models.append(fs.simulate(of_file(path), out=tmp_path / "b").model)
+    assert not torch.equal(*(next(each.parameters()) for each in models))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_part(folder / "train.npz", 0.0)
+    write_part(folder / "test.npz", 0.0)
+    config = parse_config(of_file(folder))
+    assert float(load_task(config).test_inputs[0, 0]) == 0.0
+    write_part(folder / "test.npz", 1.0)
+    assert float(load_task(config).test_inputs[0, 0]) == 1.0
+
+
+def write_part(path: Path, value: float) -> None:
+    np.savez(path, x=np.full((8, 3), value, np.float32), y=np.arange(8) % 2)
+
+
+asked: list[str] = []
+
+
+def counted(section: DataSection) -> Records:
+    asked.append("source")
+    return everything(section)
+
+
+class Shifted:
+    data_dependent = False
+
+    def fit(self, images: Any) -> None: ...
+
+    def transform(self, images: Any) -> Any:
+        return (images + np.float32(asked.count("source"))).astype(np.float32)
+
+
+def entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def nothing(outputs: Tensor, labels: Tensor) -> Tensor:
+    return 0.0 * nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def trained(tables: dict[str, Any], out: Path) -> Tensor:
+    """The first parameter after a round with hardly any noise."""
+    tables = {**tables, "run": {"rounds": 1}}
+    tables["budgets"] = {"distribution": "constant", "epsilon": 1e9, "delta": 1e-6}
+    return next(fs.simulate(tables, out=out).model.parameters()).detach()
+
+
+def test_own_source_and_features_are_called_for_each_run(tmp_path: Path) -> None:
+    """Once, for server and nodes: what they return may be something else the next time."""
+    tables = configured("counted").to_dict()
+    tables["data"] = {**tables["data"], "features": f"{HERE}:Shifted"}
+    asked.clear()
+    first = trained(tables, tmp_path / "a")
+    assert len(asked) == 1
+    second = trained(tables, tmp_path / "b")
+    assert len(asked) == 2
+    assert not torch.allclose(first, second, atol=1e-3)
+
+
+def test_loss_that_has_changed_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, where a cell is run again."""
+    tables = configured(model={"loss": f"{HERE}:entropy"}).to_dict()
+    first = trained(tables, tmp_path / "a")
+    monkeypatch.setattr(f"{HERE}.entropy", nothing)
+    assert not torch.allclose(first, trained(tables, tmp_path / "b"), atol=1e-3)

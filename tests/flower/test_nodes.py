@@ -341,11 +341,29 @@ def test_its_threads_end_with_it(hangs: bool, monkeypatch: pytest.MonkeyPatch) -
         left.wait(60.0 if hangs else 0.3)
 
     grid = InProcessGrid(ClientApp(), {}, nodes=2)
-    grid.begin(call)
+    grid._calls.put(call)
     assert begun.wait(60.0)
     grid.close()
     assert threading.active_count() == before + hangs
     left.set()
+
+
+def test_what_was_begun_ends_before_the_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compiles: a process that left meanwhile ended in a crash, now and then."""
+    monkeypatch.setattr(grid_module, "JOIN_SECONDS", 0.0)
+    begun, ended, late = Event(), Event(), Event()
+
+    def call() -> None:
+        begun.set()
+        Event().wait(0.3)
+        ended.set()
+
+    grid = InProcessGrid(ClientApp(), {}, nodes=1)
+    grid.begin(call)
+    grid.begin(late.set)
+    assert begun.wait(60.0)
+    grid.close()
+    assert ended.is_set() and not late.is_set()
 
 
 def test_threads_read_arrays_while_garbage_is_collected() -> None:

@@ -7,7 +7,8 @@ that ship, `cache` keeps the vectors of the costly ones on disk.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +19,11 @@ from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.features.maps import Pixels, build_features
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.plugins import load_attribute
+from fl_shuffle.trials import Subject, try_rows
+from fl_shuffle.trials.check import POOL
+
+ROUNDING: Final = 1e-4
+"""Vectors may differ by this share of a usual one, where they are computed in another company."""
 
 
 class Features(Protocol):
@@ -82,6 +88,41 @@ def _own_features(path: str, options: dict[str, Any]) -> Features:
                 "must have fit, transform and data_dependent"
             )
     return features
+
+
+def try_features(
+    section: DataSection, fitted: Features, shape: tuple[int, ...], public: NDArray[Any]
+) -> None:
+    """Have a user's own map describe public records, alone and beside others.
+
+    `fitted` has seen the training records. A map that does not call itself data-dependent must
+    give what a new one gives which has seen the public records alone. Raises `InvalidValueError`.
+    """
+    if ":" not in section.features or not len(public):
+        return
+    subject = Subject("data.features", section.features)
+
+    def rows_of(features: Features) -> Callable[[Sequence[int]], NDArray[Any]]:
+        # A copy each time: it may be changed in place.
+        return lambda company: vectors_of(
+            section, features, public[np.array(company) % len(public)]
+        ).numpy()
+
+    try_rows(
+        rows_of(fitted), subject, rounding=ROUNDING,
+        remedy="describe every record by itself, with numbers that are fixed in advance",
+    )  # fmt: skip
+    if fitted.data_dependent:
+        return
+    other, few = make_features(section, shape), public[: 2 * POOL]
+    other.fit(few)
+    pair = [torch.from_numpy(rows_of(each)(range(len(few)))) for each in (fitted, other)]
+    if not torch.allclose(*pair, rtol=ROUNDING, atol=ROUNDING * float(pair[0].abs().max())):
+        raise subject.refused(
+            "describes the same records otherwise once it was fitted on others, and does not say "
+            "so",
+            "set data_dependent = True, and the run will say that its fit is not covered",
+        )
 
 
 def vectors_of(section: DataSection, features: Features, images: NDArray[Any]) -> Tensor:

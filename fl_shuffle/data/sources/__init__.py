@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,45 @@ READERS: dict[str, Callable[[DataSection], Records]] = {
     "huggingface": huggingface.read,
     **dict.fromkeys(TORCHVISION_SOURCES, image_sets.read),
 }
+STAMPED = ("digits", "gapminder", "files", *TORCHVISION_SOURCES)
+"""Sources that return the same while the files that they read stay as they are."""
 WITHOUT_OPTIONS = ("digits", "gapminder")
+
+
+def stamps_of(section: DataSection) -> tuple[tuple[object, ...], ...]:
+    """Of every file that the section's source may read: path, size, times, and which file it is.
+
+    Nothing is read. Of a user's own source, and of a hub, it says nothing.
+    """
+    if section.source == "files":
+        root = Path(section.root)
+        named = [root] if root.is_file() else _files_below(root, depth=2)
+    elif section.source in TORCHVISION_SOURCES:
+        named = _files_below(image_sets.root_of(section), depth=3)
+    else:
+        named = []
+    found = []
+    for path in named:
+        with suppress(OSError):  # It is gone, and refused where it is read.
+            known = path.stat()
+            times = known.st_mtime_ns, known.st_ctime_ns
+            found.append((str(path.resolve()), known.st_size, *times, known.st_ino))
+    return tuple(found)
+
+
+def _files_below(folder: Path, depth: int) -> list[Path]:
+    """In folders of at most this depth, in a fixed order; none of what is no folder."""
+    found: list[Path] = []
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return found
+    for path in entries:
+        if path.is_file():
+            found.append(path)
+        elif depth > 1 and path.is_dir():
+            found += _files_below(path, depth - 1)
+    return found
 
 
 def load_records(section: DataSection) -> Records:

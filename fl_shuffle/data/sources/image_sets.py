@@ -95,12 +95,17 @@ def read(section: DataSection) -> Records:
     return Records(train_images, train_labels, test_images, test_labels, classes=classes)
 
 
-def _root(section: DataSection) -> Path:
+def root_of(section: DataSection) -> Path:
     """`root`, else $FL_SHUFFLE_DATA, else `data/`, which alone is made where it is missing."""
+    return Path(section.root or os.environ.get(DATA_VARIABLE, "") or "data")
+
+
+def _root(section: DataSection) -> Path:
+    """`root_of`. Raises `DataError` where a folder is named that is none."""
     named = section.root or os.environ.get(DATA_VARIABLE, "")
     if named and not Path(named).is_dir():
         raise DataError(f"data folder {named} does not exist or is not a folder; {_REMEDY}")
-    return Path(named or "data")
+    return root_of(section)
 
 
 def _open(source: str, name: str, root: Path, asked: Mapping[str, Any]) -> Any:
