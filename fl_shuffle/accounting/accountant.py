@@ -78,7 +78,7 @@ class Accountant:
     `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
     `sum`: proven towards whoever sees sums of reports alone.
     `lower`, `sum_lower`: what a known attack on the reports, or on their sums, certainly achieves
-    on the worst data; not a part of a round's spend, worked out when asked for.
+    on data chosen for it; not a part of a round's spend, worked out when asked for.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.

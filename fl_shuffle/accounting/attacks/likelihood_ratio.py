@@ -74,8 +74,8 @@ ComplexArray = NDArray[np.complex128]
 def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
     """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
 
-    Relation: replace-one, the worst data set of those tried. Rounded down. What holds in one
-    dimension holds in all.
+    Relation: replace-one, the worst data set of those tried, not of all. Rounded down. What holds
+    in one dimension holds in all.
     """
     require_integer("rounds", rounds, minimum=1)
     return _best(Batch.of(kind, dimension), rounds, delta=require_open_unit("delta", delta))

@@ -14,6 +14,9 @@ from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curv
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
+ON_ONE_LINE = "the client's mean moves along a line, at whose other end the others' means lie"
+OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be larger"
+"""Of Laplace reports: `attacks.vector_data_sets`."""
 
 
 def proven_vector_guarantee(query: Question) -> Guarantee:
@@ -84,7 +87,7 @@ def attack_guarantee(query: Question) -> Guarantee:
         Status.LOWER_BOUND,
         "likelihood-ratio attack on a chosen data set, its errors counted against it",
         (
-            "the others' means lie where they hide the client least",
+            ON_ONE_LINE + (OFF_THE_LINE if query.randomizer == "laplace" else ""),
             "the dimension is large enough to tell reports with another noise scale apart",
         ),
         **report_details(query, classes),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+import fl_shuffle as fs
 from fl_shuffle.accounting.attacks.likelihood_ratio import Scores, attack_delta, attack_epsilon
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
+from fl_shuffle.accounting.laws.continuous import laplace_cells
+from fl_shuffle.accounting.queries.vector_methods import OFF_THE_LINE, ON_ONE_LINE
 from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
@@ -115,6 +119,40 @@ def test_a_wide_report_tells_as_much_as_is_to_be_told(ratio: float, others: int)
         found = attack_delta(equal("gaussian", ratio, others + 1), 1, epsilon)
         truth = delta_at_one_end(ratio, others, epsilon)
         assert 0.75 * truth <= found <= truth
+
+
+def delta_off_the_line(clients: int, epsilon: float) -> float:
+    """delta of one Laplace report of local epsilon 4 whose mean moves from one axis to another.
+
+    All others' means are opposite to the first one, so delta is (1/n) E(sum of n copies of L)^+
+    with L = Q/R - e^epsilon P/R under R. Reports fall into cells, which only lowers it; values of L
+    go to a grid, mean kept, which raises it by less than a thousandth.
+    """
+    along, across = np.linspace(-2.0, 2.0, 121), np.linspace(0.0, 2.0, 61)
+    p, q, r = (
+        np.outer(laplace_cells(along - first), laplace_cells(across - second)).ravel()
+        for first, second in ((2.0, 0.0), (0.0, 2.0), (-2.0, 0.0))
+    )
+    step, size = 0.25, 1 << (17 if clients <= 10**5 else 20)
+    at = (q - math.exp(epsilon) * p) / r / step
+    low = np.floor(at)
+    law = np.bincount((low % size).astype(int), r * (low + 1.0 - at), minlength=size)
+    law += np.bincount(((low + 1.0) % size).astype(int), r * (at - low), minlength=size)
+    whole = np.fft.irfft(np.fft.rfft(law) ** clients, size)
+    # The sum is negative but for rare cases: the first quarter of the window is its positive part.
+    positive = size // 4
+    return float(whole[:positive] @ (step * np.arange(positive))) / clients
+
+
+@pytest.mark.parametrize(("clients", "apart"), [(10**5, 1.1), (10**7, 1.13)])
+def test_laplace_means_off_the_line_cost_more(clients: int, apart: float) -> None:
+    """The attack is a lower bound, not the truth, and says which data set it is for."""
+    question: dict[str, Any] = {"epsilon0": 4.0, "clients": clients, "delta": 1e-6}
+    found = fs.bound(randomizer="laplace", method="attack", unit="client", **question)
+    assert delta_off_the_line(clients, apart * found.epsilon) > 1.01e-6
+    assert ON_ONE_LINE + OFF_THE_LINE in found.assumptions
+    gauss = fs.bound(randomizer="gaussian", delta0=1e-5, method="attack", **question)
+    assert ON_ONE_LINE in gauss.assumptions
 
 
 @pytest.mark.parametrize("rounds", [1, 50])
