@@ -27,6 +27,7 @@ from fl_shuffle.accounting.columns import (
     SPECIFIC_SOURCE,
     ClientTotals,
     gspa_column,
+    larger_column,
     of_declared_training,
     of_discrete_noise,
     smaller_column,
@@ -219,7 +220,8 @@ class Accountant:
         sums = Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum or "")
         if self._no_sum is None:
             sums = sum_lower_column(self._sums, self._delta, taken)
-        columns = {"lower": self._lower_column(taken), "sum_lower": sums}
+        # A sum is computed from the shuffled reports: an attack on it is one on them.
+        columns = {"lower": larger_column(self._lower_column(taken), sums), "sum_lower": sums}
         return of_discrete_noise(columns) if self.trust.discrete else columns
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
