@@ -27,6 +27,7 @@ from fl_shuffle.accounting.columns import (
     SPECIFIC_SOURCE,
     ClientTotals,
     gspa_column,
+    larger_column,
     of_declared_training,
     of_discrete_noise,
     smaller_column,
@@ -78,7 +79,7 @@ class Accountant:
     `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
     `sum`: proven towards whoever sees sums of reports alone.
     `lower`, `sum_lower`: what a known attack on the reports, or on their sums, certainly achieves
-    on the worst data; not a part of a round's spend, worked out when asked for.
+    on data chosen for it; not a part of a round's spend, worked out when asked for.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
@@ -219,7 +220,8 @@ class Accountant:
         sums = Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum or "")
         if self._no_sum is None:
             sums = sum_lower_column(self._sums, self._delta, taken)
-        columns = {"lower": self._lower_column(taken), "sum_lower": sums}
+        # A sum is computed from the shuffled reports: an attack on it is one on them.
+        columns = {"lower": larger_column(self._lower_column(taken), sums), "sum_lower": sums}
         return of_discrete_noise(columns) if self.trust.discrete else columns
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:

@@ -110,6 +110,19 @@ def smaller_column(sums: Column, proven: Column, overall: float | None) -> Colum
     return replace(sums, source=source, epsilon=epsilon, note=SMALLER_NOTE, overall=overall)
 
 
+def larger_column(lower: Column, sums: Column) -> Column:
+    """The column `lower` with `sums`, what tests on the sums of the same reports certainly reach,
+    wherever that is larger: whoever sees the reports can add them up."""
+    larger = {
+        index: value for index, value in sums.epsilon.items()
+        if value > lower.epsilon.get(index, 0.0)
+    }  # fmt: skip
+    if not larger:
+        return lower
+    source = f"{lower.source}; or {sums.source}"
+    return replace(lower, source=source, epsilon={**lower.epsilon, **larger}, note="")
+
+
 def of_declared_training(columns: Mapping[str, Column]) -> dict[str, Column]:
     """The columns of a run whose clients train privately themselves, as they declare: nothing is
     proven, and what their own noise does stands in `local`."""

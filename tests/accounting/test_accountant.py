@@ -96,6 +96,18 @@ def test_the_attack_column_is_what_the_attack_reaches_and_no_more() -> None:
         assert found == pytest.approx(reached, rel=1e-6) and found > 0.0
 
 
+def test_attack_column_is_never_less_than_that_on_sums() -> None:
+    """Of two clients in thirty rounds the sums tell more than the attack in logarithms finds."""
+    classes, class_of = [kind()], np.zeros(2, int)
+    accountant = make(classes, class_of)
+    for number in range(1, 31):
+        accountant.commit(number, np.ones(2, dtype=bool))
+    columns = accountant.lower_columns()
+    reached = attack_epsilon(RoundType.of([replace(kind(), count=2)]), 30, 1e-5)
+    assert 0.0 < reached < columns["lower"].worst == columns["sum_lower"].worst
+    assert columns["sum_lower"].source in columns["lower"].source
+
+
 # --- Several reports a round --------------------------------------------------------------------
 
 LIBRARY = RoundLibrary()

@@ -115,8 +115,8 @@ def test_record_level_noise_breaks_the_published_mu_with_many_clients() -> None:
 
 
 def test_an_exact_bound_is_approached_and_not_passed() -> None:
-    """Equal Laplace clients: the worst dataset is the one played, so the bound must stay below the
-    exact divergence and come near it."""
+    """Equal Laplace clients: the audit's lower bound stays below the blanket bound and comes near
+    it, although other means off the axis would cost more."""
     found = played(LAPLACE, dimension=3)
     assert not found.breaks_proven
     [batch] = [each for each in found.findings if each.note == "hidden among 50 reports"]

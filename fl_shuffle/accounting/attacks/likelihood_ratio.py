@@ -16,6 +16,14 @@ With alpha, beta the errors, any guarantee has beta >= 1 - delta - e^eps alpha, 
 
 More others only hide better: an attacker can add their reports himself. A number for n others
 therefore holds for rounds with fewer.
+
+The series is right to about 1e-12, so it proves no epsilon above ln(1e12), about 27. Where the two
+hypotheses lie far apart, P_0(sum > x) is bounded in logarithms instead, by Chernoff's inequality
+
+    ln P_0(sum > x) <= ln E_0 e^(theta sum) - theta x    for every theta >= 0,
+
+and only P_1, which is not small, comes from the series. This test uses the sum itself, so what lies
+a period below the threshold is subtracted from P_1.
 """
 
 from __future__ import annotations
@@ -35,7 +43,7 @@ from fl_shuffle.accounting.attacks.vector_data_sets import (
 from fl_shuffle.accounting.engine.fourier import FOURIER_CELLS_AT_ONCE
 from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.reports import RoundType
-from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_OFF, ROUND_UP, UNIT
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
@@ -62,6 +70,12 @@ ATTACK_NEGLIGIBLE = 1e-18
 """Frequencies that weigh less than this are left out and counted as error."""
 ATTACK_THRESHOLDS = 400
 """Thresholds at which the attack's error rates are read."""
+ATTACK_FAR = 3.0
+"""Hypotheses at least so many standard deviations apart are also told apart in logarithms."""
+ATTACK_RATES = np.geomspace(1e-2, 1e2, 160)
+"""Chernoff's theta that are tried, in units of the signal's own one, (m_1 - m_0) / variance."""
+ATTACK_LARGEST_EXPONENT = 500.0
+"""Theta times a score stays below: e^709 overflows."""
 ATTACK_MANY_CELLS = 1000
 """Where there are more cells, those of almost the same score are merged ..."""
 ATTACK_SCORE_WIDTH = 0.02
@@ -74,8 +88,8 @@ ComplexArray = NDArray[np.complex128]
 def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
     """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
 
-    Relation: replace-one, the worst data set of those tried. Rounded down. What holds in one
-    dimension holds in all.
+    Relation: replace-one, the worst data set of those tried, not of all. Rounded down. What holds
+    in one dimension holds in all.
     """
     require_integer("rounds", rounds, minimum=1)
     return _best(Batch.of(kind, dimension), rounds, delta=require_open_unit("delta", delta))
@@ -156,28 +170,91 @@ class Scores:
 
     def epsilon(self, rounds: int, delta: float) -> float:
         """The largest certain epsilon over a range of thresholds."""
-        at_least, at_most = self._rates(rounds)
+        at_least, log_at_most = self._rates(rounds)
         certain = at_least - delta
         good = certain > 0.0
         if not bool(good.any()):
             return 0.0
-        return max(0.0, float(np.max(np.log(certain[good] / at_most[good])))) * ROUND_DOWN
+        return max(0.0, float(np.max(np.log(certain[good]) - log_at_most[good]))) * ROUND_DOWN
 
     def delta(self, rounds: int, epsilon: float) -> float:
         """The largest certain delta over a range of thresholds."""
-        at_least, at_most = self._rates(rounds)
-        # Relative round-off of the exponential and the product, on both terms.
-        found = at_least - math.exp(epsilon) * at_most * ROUND_UP
+        at_least, log_at_most = self._rates(rounds)
+        # Relative round-off of the exponential and the product, on both terms. Above 1 nothing is
+        # left, however far.
+        found = at_least - np.exp(np.minimum(epsilon + log_at_most, 1.0)) * ROUND_UP
         return max(0.0, float(np.max(found, initial=0.0))) * ROUND_DOWN
 
     def _rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
-        """P_1 and P_0 of the sum beyond each threshold: not above, and not below the truth."""
+        """P_1, not above the truth, and ln P_0, not below it, of what lies beyond thresholds."""
+        near = self._near_rates(rounds)
+        if self.signal(rounds) < ATTACK_FAR:
+            return near
+        far = self.far_rates(rounds)
+        return np.append(near[0], far[0]), np.append(near[1], far[1])
+
+    def far_rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
+        """The same for thresholds around the second hypothesis, ln P_0 by Chernoff's bound."""
         means, variances = self.moments(rounds)
+        sd, noise = self._widths(variances)
+        if not 0.0 < sd < math.inf:
+            return np.zeros(0), np.zeros(0)
+        tail = min(self._largest, ATTACK_FURTHEST_SDS * sd)
+        period = 2.0 * (tail + ATTACK_PERIOD_SDS * sd)
+        thresholds = np.linspace(-ATTACK_TAIL_SDS * sd, ATTACK_TAIL_SDS * sd, ATTACK_THRESHOLDS)
+        if tail > thresholds[-1]:
+            thresholds = np.append(thresholds, np.linspace(thresholds[-1], tail, ATTACK_THRESHOLDS))
+        at = thresholds + float(means[1])
+        hit, error = self.transforms(noise, period).above(thresholds, float(means[1]), rounds, 1)
+        rates = ATTACK_RATES * max(float(means[1] - means[0]), sd) / sd**2
+        rates = np.minimum(rates, ATTACK_LARGEST_EXPONENT / float(np.abs(self.score).max()))
+        upper = self._log_moments(rates, rounds, noise, 0)
+        lower = self._log_moments(-rates, rounds, noise, 1)
+        # The half period above a threshold is that part of the line, or one a period below it.
+        wrapped = np.min(lower + np.multiply.outer(at - 0.5 * period, rates), axis=1)
+        log_at_most = np.min(upper - np.multiply.outer(at, rates), axis=1)
+        # An exponent's round-off is relative to its largest part.
+        log_at_most += 64.0 * UNIT * (np.max(np.abs(upper)) + np.max(np.abs(at)) * rates[-1])
+        unseen = rounds * self._left_out
+        if unseen > 0.0:
+            log_at_most = np.logaddexp(log_at_most, math.log(unseen))
+        at_least = hit - error - np.exp(np.minimum(wrapped, 0.0)) * ROUND_UP - self._common(rounds)
+        return at_least, np.minimum(log_at_most, 0.0)
+
+    def _log_moments(
+        self, rates: FloatArray, rounds: int, noise: float, index: int
+    ) -> FloatArray:
+        """ln E e^(rate sum) at each rate under one hypothesis, with the test's noise; rounded up."""
+        found = 0.5 * (rates * noise) ** 2
+        for at, rate in enumerate(rates.tolist()):
+            gain = np.expm1(rate * self.score)
+            # A cell's probability is right to a share, and the sum to a unit for each cell.
+            share = self._cell_error + (self.score.size + 16.0) * UNIT
+            most = self.laws @ gain + share * (self.laws @ np.abs(gain))
+            found[at] += rounds * float(self._weights[index] @ np.log1p(most))
+        return found + ROUND_OFF * np.abs(found)
+
+    def _common(self, rounds: int) -> float:
+        """What the series' cut-off and the errors of the cells can change in a probability."""
+        # Pinsker's inequality for the error of every report's law.
+        cells = math.sqrt(self.reports * rounds) * self._cell_error
+        return cells + ATTACK_CUT_OFF + rounds * self._left_out
+
+    @staticmethod
+    def _widths(variances: FloatArray) -> tuple[float, float]:
+        """The sum's standard deviation, and that of the test's own noise."""
         sd = math.sqrt(max(variances))
+        if not 0.0 < sd < math.inf:
+            return sd, 0.0
+        return sd, ATTACK_SMOOTHING * 2.0 ** math.ceil(math.log2(sd))
+
+    def _near_rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
+        """The same by the series for both hypotheses, which ends at errors of about 1e-12."""
+        means, variances = self.moments(rounds)
+        sd, noise = self._widths(variances)
         gap = float(means[1] - means[0])
         if not 0.0 < sd < math.inf or gap <= 0.0:
-            return np.zeros(0), np.ones(0)
-        noise = ATTACK_SMOOTHING * 2.0 ** math.ceil(math.log2(sd))
+            return np.zeros(0), np.zeros(0)
         # One report of a large ratio may say more than all others together: its score lies far out.
         tail = min(self._largest, ATTACK_FURTHEST_SDS * sd)
         apart = max(ATTACK_PERIOD_SDS * sd, 2.0 * (tail + ATTACK_TAIL_SDS * sd))
@@ -192,13 +269,11 @@ class Scores:
         if tail > furthest:
             thresholds = np.append(thresholds, np.linspace(furthest, tail, ATTACK_THRESHOLDS))
         shift = 0.5 * float(means[0] + means[1])
-        # Pinsker's inequality for the error of every report's law.
-        common = math.sqrt(self.reports * rounds) * self._cell_error + ATTACK_CUT_OFF
-        common += rounds * self._left_out
+        common = self._common(rounds)
         (low, low_error), (high, high_error) = (
             transforms.above(thresholds, shift, rounds, index) for index in (1, 0)
         )
-        return low - low_error - common, np.maximum(high, 0.0) + high_error + common
+        return low - low_error - common, np.log(np.maximum(high, 0.0) + high_error + common)
 
     def transforms(self, noise: float, period: float) -> _Transforms:
         """Characteristic functions at odd multiples of 2 pi / period; `noise`: the test's own."""

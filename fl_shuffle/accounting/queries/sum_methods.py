@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon
-from fl_shuffle.accounting.attacks.sum_attack import (
-    LAPLACE_NOTE,
-    SUM_LOWER_SOURCE,
-    sum_attack_delta,
-    sum_attack_epsilon,
-)
+from fl_shuffle.accounting.attacks.sum_attack import LAPLACE_NOTE, SUM_LOWER_SOURCE
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports, sum_assumption
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta
 from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.accounting.queries.vector_methods import report_classes, report_details
+from fl_shuffle.accounting.queries.vector_methods import (
+    report_classes,
+    report_details,
+    sum_test,
+)
 from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumTable
@@ -102,16 +100,10 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
     Raises `NotApplicableError` where it reaches nothing.
     """
     classes = report_classes(query, "for other randomizers there is no attack on sums here")
-    table, counts, honest = _sum_of(query, classes)
-    if table.laplace:
+    if query.randomizer == "laplace":
         raise NotApplicableError(f"{query.method}: {LAPLACE_NOTE}")
-    squares = table.cost(counts, honest)[1]
-    mu, coarsest = math.sqrt(query.rounds * float(squares.max())), table.coarsest
-    epsilon, delta = epsilon_and_delta(
-        query,
-        lambda delta: sum_attack_epsilon(delta, mu, coarsest),
-        lambda epsilon: sum_attack_delta(epsilon, mu, coarsest),
-    )
+    test = sum_test(query, classes)
+    epsilon, delta = epsilon_and_delta(query, test.epsilon, test.delta)
     if min(epsilon, delta) == 0.0 and (query.delta is not None or delta == 0.0):
         raise NotApplicableError(f"{query.method}: the test on the sums reaches nothing here")
     return answer_to(

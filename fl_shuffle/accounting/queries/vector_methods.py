@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from fl_shuffle.accounting.attacks.sum_attack import sum_attack_delta, sum_attack_epsilon
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
 from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta, secrecy
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.reports import MAX_RATIO, ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curve_of
+from fl_shuffle.accounting.rounds.sum_account import SumTable
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
+ON_ONE_LINE = "the client's mean moves along a line, at whose other end the others' means lie"
+OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be larger"
+"""Of Laplace reports: `attacks.vector_data_sets`."""
 
 
 def proven_vector_guarantee(query: Question) -> Guarantee:
@@ -62,17 +72,23 @@ PROVEN = Method(
 def attack_guarantee(query: Question) -> Guarantee:
     """An epsilon that a computed attack on the worst client certainly reaches, or a delta.
 
-    The reports are those of `proven_vector_guarantee`. Raises `NotApplicableError` where no attack
-    of ours succeeds.
+    The reports are those of `proven_vector_guarantee`. The sum of the reports is computed from
+    them, so what the test on the sums reaches is reached here: the larger one is the answer. Raises
+    `NotApplicableError` where no attack of ours succeeds.
     """
     from fl_shuffle.accounting.attacks.likelihood_ratio import attack_delta, attack_epsilon
 
     classes = report_classes(query, "for other randomizers use lower")
     views = batches(query, classes)
+    by_sum = sum_test(query, classes)
     epsilon, delta = epsilon_and_delta(
         query,
-        lambda delta: max(attack_epsilon(view, query.rounds, delta) for view in views),
-        lambda epsilon: max(attack_delta(view, query.rounds, epsilon) for view in views),
+        lambda delta: max(
+            by_sum.epsilon(delta), *(attack_epsilon(view, query.rounds, delta) for view in views)
+        ),
+        lambda epsilon: max(
+            by_sum.delta(epsilon), *(attack_delta(view, query.rounds, epsilon) for view in views)
+        ),
     )
     if query.delta is not None and epsilon == 0.0:
         raise NotApplicableError(f"attack: none that we compute reaches delta = {delta:g}")
@@ -82,13 +98,42 @@ def attack_guarantee(query: Question) -> Guarantee:
         query,
         (epsilon, delta),
         Status.LOWER_BOUND,
-        "likelihood-ratio attack on a chosen data set, its errors counted against it",
+        "likelihood-ratio attack on a chosen data set, or on the sum of its reports; its errors "
+        "counted against it",
         (
-            "the others' means lie where they hide the client least",
+            ON_ONE_LINE + (OFF_THE_LINE if query.randomizer == "laplace" else ""),
             "the dimension is large enough to tell reports with another noise scale apart",
         ),
         **report_details(query, classes),
     )
+
+
+@dataclass(frozen=True)
+class SumTest:
+    """The test on the sums of a query's reports: its Gaussian-DP parameter, 0 where there is none,
+    and the coarsest grid of a report in units of its noise scale."""
+
+    mu: float
+    coarsest: float
+
+    def epsilon(self, delta: float) -> float:
+        """What it certainly reaches at `delta`; 0 if nothing."""
+        return sum_attack_epsilon(delta, self.mu, self.coarsest)
+
+    def delta(self, epsilon: float) -> float:
+        """What it certainly reaches at `epsilon`; 0 if nothing."""
+        return sum_attack_delta(epsilon, self.mu, self.coarsest)
+
+
+def sum_test(query: Question, classes: list[ClientClass]) -> SumTest:
+    """That of the query's rounds against the most exposed class; none for Laplace reports."""
+    table = SumTable.of(classes, None)
+    if table.laplace:
+        return SumTest(0.0, table.coarsest)
+    counts = np.array([kind.count for kind in classes], dtype=np.int64)
+    honest = honest_reports(query.assumed_honest, int(counts.sum()))
+    squares = table.cost(counts, honest)[1]
+    return SumTest(math.sqrt(query.rounds * float(squares.max())), table.coarsest)
 
 
 ATTACK = Method(

@@ -2,15 +2,21 @@
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
+import fl_shuffle as fs
+from fl_shuffle.accounting.attacks import likelihood_ratio
 from fl_shuffle.accounting.attacks.likelihood_ratio import Scores, attack_delta, attack_epsilon
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
+from fl_shuffle.accounting.laws.continuous import laplace_cells
+from fl_shuffle.accounting.queries.vector_methods import OFF_THE_LINE, ON_ONE_LINE
 from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
@@ -117,11 +123,103 @@ def test_a_wide_report_tells_as_much_as_is_to_be_told(ratio: float, others: int)
         assert 0.75 * truth <= found <= truth
 
 
+def delta_off_the_line(clients: int, epsilon: float) -> float:
+    """delta of one Laplace report of local epsilon 4 whose mean moves from one axis to another.
+
+    All others' means are opposite to the first one, so delta is (1/n) E(sum of n copies of L)^+
+    with L = Q/R - e^epsilon P/R under R. Reports fall into cells, which only lowers it; values of L
+    go to a grid, mean kept, which raises it by less than a thousandth.
+    """
+    along, across = np.linspace(-2.0, 2.0, 121), np.linspace(0.0, 2.0, 61)
+    p, q, r = (
+        np.outer(laplace_cells(along - first), laplace_cells(across - second)).ravel()
+        for first, second in ((2.0, 0.0), (0.0, 2.0), (-2.0, 0.0))
+    )
+    step, size = 0.25, 1 << (17 if clients <= 10**5 else 20)
+    at = (q - math.exp(epsilon) * p) / r / step
+    low = np.floor(at)
+    law = np.bincount((low % size).astype(int), r * (low + 1.0 - at), minlength=size)
+    law += np.bincount(((low + 1.0) % size).astype(int), r * (at - low), minlength=size)
+    whole = np.fft.irfft(np.fft.rfft(law) ** clients, size)
+    # The sum is negative but for rare cases: the first quarter of the window is its positive part.
+    positive = size // 4
+    return float(whole[:positive] @ (step * np.arange(positive))) / clients
+
+
+@pytest.mark.parametrize(("clients", "apart"), [(10**5, 1.1), (10**7, 1.13)])
+def test_laplace_means_off_the_line_cost_more(clients: int, apart: float) -> None:
+    """The attack is a lower bound, not the truth, and says which data set it is for."""
+    question: dict[str, Any] = {"epsilon0": 4.0, "clients": clients, "delta": 1e-6}
+    found = fs.bound(randomizer="laplace", method="attack", unit="client", **question)
+    assert delta_off_the_line(clients, apart * found.epsilon) > 1.01e-6
+    assert ON_ONE_LINE + OFF_THE_LINE in found.assumptions
+    gauss = fs.bound(randomizer="gaussian", delta0=1e-5, method="attack", **question)
+    assert ON_ONE_LINE in gauss.assumptions
+
+
 @pytest.mark.parametrize("rounds", [1, 50])
 def test_alone_it_is_nearly_the_exact_local_guarantee(rounds: int) -> None:
     kind = equal("gaussian", 0.2, 1)
     exact = LIBRARY.local_epsilon({kind: rounds}, 1e-6)
     assert exact * 0.997 <= attack_epsilon(kind, rounds, 1e-6) <= exact
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("rounds", [200, 2000])
+def test_attack_of_many_rounds_is_near_a_large_epsilon(noise: str, rounds: int) -> None:
+    """Beyond 27, where doubles end; Chernoff's inequality costs about four of epsilon."""
+    kind = equal(noise, 0.5, 1)
+    exact = LIBRARY.local_epsilon({kind: rounds}, 1e-6)
+    found = attack_epsilon(kind, rounds, 1e-6)
+    assert exact > 40.0 and exact - 6.0 <= found <= exact
+    assert (
+        0.0
+        < attack_delta(kind, rounds, found - 1.0)
+        <= float(LIBRARY.profile({kind: rounds}, [found - 1.0])[0])
+    )
+
+
+def test_attack_hidden_in_few_reports_passes_double_precision() -> None:
+    """Among ten reports of thirty rounds, far from what a sum tells: never above the proof."""
+    kind = equal("gaussian", 2.0, 10)
+    found = attack_epsilon(kind, 30, 1e-6)
+    assert 40.0 < found <= LIBRARY.epsilon({kind: 30}, 1e-6)
+
+
+@pytest.mark.parametrize("rounds", [40, 400])
+def test_far_probabilities_are_chernoffs(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of scores of one Gaussian report are normal, but for cells: ln P_0 is -z^2/2, z the
+    threshold's distance from the mean, which P_1 tells."""
+    monkeypatch.setattr(likelihood_ratio, "ATTACK_SMOOTHING", 0.002)
+    scores = Scores(data_sets(Batch.of(equal("gaussian", 0.5, 1)))[0])
+    at_least, log_at_most = scores.far_rates(rounds)
+    z = scores.signal(rounds) - ndtri(np.clip(at_least, 1e-9, 1.0 - 1e-9))
+    useful = (at_least > 1e-6) & (at_least < 1.0 - 1e-6) & (z > 1.0)
+    z, found = z[useful], log_at_most[useful]
+    assert z.size > 50 and np.all(found >= -0.5 * z**2 - 0.005)
+    assert np.all(found <= -0.5 * z**2 * 0.998 + 0.005)
+    # And that is above what any test of this power can have.
+    assert np.all(found >= log_ndtr(ndtri(at_least[useful]) - 0.5 * math.sqrt(rounds)))
+
+
+# Sums of the same reports: one alone; a few; many; of two scales.
+SUMMED: list[dict[str, Any]] = [
+    {"clients": 1, "sigma": 0.1}, {"clients": 1, "sigma": 1.0, "rounds": 50},
+    {"clients": 100, "sigma": 2.0, "rounds": 5000}, {"clients": 2000, "sigma": 3.0},
+    {"budgets": [[1.0, 1e-5, 3], [9.0, 1e-5, 1]], "rounds": 40},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", SUMMED)
+def test_attack_is_never_less_than_that_on_the_sums(question: dict[str, Any]) -> None:
+    """Whoever sees the reports can add them up."""
+    ask = partial(fs.bound, randomizer="gaussian", unit="client", **question)
+    reports = ask(method="attack", delta=1e-6)
+    sums = ask(method="sum-attack", release="sum", delta=1e-6)
+    assert reports.epsilon >= sums.epsilon > 0.0
+    at = 0.9 * sums.epsilon
+    less = ask(method="sum-attack", release="sum", epsilon=at)
+    assert ask(method="attack", epsilon=at).delta >= less.delta > 0.0
 
 
 def test_nothing_is_claimed_where_nothing_is_certain() -> None:
