@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_shuffle.budgets import make_budgets, read_budgets, round_down
+from fl_shuffle.budgets import Budgets, make_budgets, read_budgets, round_down
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.errors import FlShuffleError
@@ -42,6 +42,16 @@ def test_rounding_down_never_raises_a_budget_and_bounds_the_levels() -> None:
     assert (rounded.epsilon <= budgets.epsilon).all()
     assert len(np.unique(rounded.epsilon)) == 7
     assert (round_down(budgets, 1000).epsilon == budgets.epsilon).all()
+
+
+@pytest.mark.parametrize("levels", [1, 3, 40, 1000])
+def test_rounding_down_raises_neither_number(levels: int) -> None:
+    """Clients whose delta differs, too; what a report costs is their randomizer's business."""
+    rng = np.random.default_rng(levels)
+    budgets = Budgets(rng.uniform(0.1, 9.0, 40), rng.choice([0.0, 1e-7, 1e-6, 1e-5], 40))
+    rounded = round_down(budgets, levels)
+    assert (rounded.epsilon <= budgets.epsilon).all() and (rounded.delta <= budgets.delta).all()
+    assert len({*zip(rounded.epsilon.tolist(), rounded.delta.tolist(), strict=True)}) <= levels
 
 
 def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
@@ -107,6 +117,21 @@ def test_names_are_matched_or_else_taken_as_they_stand(tmp_path: Path) -> None:
     assert budgets.epsilon.tolist() == [3.0, 1.0] and budgets.by_place
     assert round_down(budgets, 1).by_place
     assert len(read_budgets(path)) == 2
+
+
+@pytest.mark.parametrize("names", [["west", "10", "north", "9"], ["10", "9", "2", "1"]])
+def test_names_are_the_clients_not_their_rank(names: list[str], tmp_path: Path) -> None:
+    """Names whose order is that of the clients, and of nothing else, in files of any order."""
+    wanted = {name: float(place + 1) for place, name in enumerate(names)}
+    path = tmp_path / "b.csv"
+    for order in (names, names[::-1], sorted(names), sorted(names, key=len)):
+        path.write_text(HEADER + "".join(f"{name},{wanted[name]},1e-5\n" for name in order))
+        assert read_budgets(path, 4, names).epsilon.tolist() == [1.0, 2.0, 3.0, 4.0]
+        words = [f"c{name}" for name in order]
+        lines = [f"{word},{place + 1},1e-5\n" for place, word in enumerate(words)]
+        path.write_text(HEADER + "".join(lines))
+        by_place = read_budgets(path, 4)
+        assert by_place.by_place and by_place.epsilon.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_users_own_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,37 @@ def test_sums_near_the_middle_are_worked_out_exactly() -> None:
             assert noise_exact.exact_report(0.0, scale, step, first, more, None) == nearest
 
 
+@of_every_law
+def test_further_bits_are_each_variates_own(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients, tiles and places that are asked for exactly, no two share their further bits;
+    cosine and sine of one pair do."""
+    dimension, clients = noise.WORDS_PER_TILE + 9, np.array([3, 5])
+    layout = Layout.of(dimension, 64)
+    places, calls = (0, 1, layout.width // 2), list[tuple[object, ...]]()
+
+    def doubtful(sums: np.ndarray, *_: object) -> np.ndarray:
+        found = np.zeros(sums.shape, dtype=bool)
+        found[:, places] = True
+        return found
+
+    def noted(*arguments: object) -> tuple[int, int]:
+        calls.append(arguments)
+        return whole(*arguments)
+
+    whole = noise_exact.more_bits
+    monkeypatch.setattr(noise_exact, "doubtful", doubtful)
+    monkeypatch.setattr(noise_exact, "coarse", lambda words: np.zeros(words.shape, dtype=bool))
+    monkeypatch.setattr(noise_exact, "more_bits", noted)
+    for key in (KEY, KEY[::-1]):
+        stream = NoiseStream(key, dimension, bits=64)
+        reports(stream, law, clients)
+    assert layout.tiles == 2 and len(calls) == 2 * 2 * 2 * 3
+    # Of a normal pair the last place is the sine of the first one.
+    different = 2 * 2 * 2 * (3 if law == "laplace" else 2)
+    bits = [bit for arguments in set(calls) for bit in whole(*arguments)]
+    assert len(set(calls)) == different and len(set(bits)) == len(bits) == 2 * different
+
+
 def test_the_word_that_cannot_be_seen_in_a_double() -> None:
     """Words next to zero and to the end: the further bits decide, and tails go on."""
     assert noise_exact.coarse(np.array([0, -1, 2**63 - 1, -(2**63), 2**39])).all()

@@ -22,7 +22,7 @@ from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
-from tests.crashes import SYSTEM, Crashing, Refused, dying_after, released, resume
+from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, released, resume
 from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
 both = pytest.mark.parametrize("entropy", ["seeded", "system"])
@@ -70,6 +70,28 @@ def test_the_file_knows_of_a_release_before_it_happens(crash: Crashing) -> None:
     assert resume(run) == 0
     spend = LedgerRecord(run).recorded_spend
     assert spend is not None and spend[:, 0].max() == 4
+
+
+def test_a_sequential_round_under_way_is_counted(
+    launch: Launch, tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    """Its reports move the model as they come: whoever is killed before the round is committed has
+    it on the bill, with all who could have reported."""
+    commit = running.Run.commit
+
+    def dying(self: running.Run, round_number: int, present: Any) -> Any:
+        if round_number == 2:
+            raise Crash
+        return commit(self, round_number, present)
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(running.Run, "commit", dying)
+        launch("run", SYSTEM, "training.schedule=sequential")
+    run = tmp_path / "run"
+    assert released(run) == [(1, 1, 12), (2, 2, 12)]
+    assert resume(run) == 0
+    spend = LedgerRecord(run).recorded_spend
+    assert spend is not None and spend[:, 0].tolist() == [4] * 12
 
 
 @both
