@@ -265,9 +265,10 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
         (("serve", store, "--listen", "203.0.113.1:1"), "cannot be listened at"),
     ):
         assert said in says(*arguments)
-    for path, mode, right in ((held, 0o644, "600"), (lab.store, 0o755, "700")):
-        path.chmod(mode)
-        assert f"chmod {right}" in says("serve", store)
+    for path, right, others in ((held, "600", 0o066), (lab.store, "700", 0o077)):
+        for bit in (1 << place for place in range(6) if others >> place & 1):
+            path.chmod(int(right, 8) | bit)
+            assert f"chmod {right}" in says("serve", store), oct(bit)
         path.chmod(int(right, 8))
     right = held.read_text()
     for text, said in (
