@@ -76,7 +76,11 @@ def test_several_local_steps_are_clipped_as_a_whole(randomizer: str) -> None:
             tables["training"]["local_learning_rate"] = 0.01
         config = parse_config(tables)
         task = task_of(config)
-        rows.append(Federation(config, task).clipper(parameters_of(config), EVERYBODY).double())
+        clipper, parameters = Federation(config, task).clipper, parameters_of(config)
+        rows.append(clipper(parameters, EVERYBODY).double())
+        # Whoever is asked beside it.
+        some = clipper(parameters, np.array([1, 3])).double()
+        assert torch.allclose(some, rows[-1][[1, 3]], rtol=1e-4, atol=1e-9)
         lengths = torch.linalg.vector_norm(rows[-1], task.plan.norm, dim=1).numpy()
         assert (lengths <= task.plan.radius).all()
     assert (lengths > 0.999 * task.plan.radius).all()

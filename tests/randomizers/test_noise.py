@@ -108,6 +108,17 @@ def test_another_device_s_noise_hangs_on_each_row_s_seed_alone(law: str) -> None
     assert (np.abs(drawn).max(axis=1) <= scales * largest_variate(law) + 2.0**-16).all()
 
 
+@of_every_law
+def test_another_devices_noise_is_cut_where_that_of_words_ends(
+    law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the bound on honest reports holds there, too."""
+    monkeypatch.setattr(noise, "largest_variate", lambda _: 1.5)
+    rows = torch.zeros(1, 10_000)
+    draw_on_device(law, [4], rows, np.array([2.0]), np.array([0.0]))
+    assert float(rows.abs().max()) == 3.0 and 0.05 < float((rows.abs() == 3.0).float().mean()) < 0.3
+
+
 CLIENTS, DIMENSION = 2000, 500
 FOURTH, SECOND = {"normal": 3.0, "laplace": 24.0}, {"normal": 1.0, "laplace": 2.0}
 
