@@ -71,6 +71,16 @@ def test_a_named_file_is_not_rounded_to_other_budgets_levels(tmp_path: Path) -> 
     assert resolve_config(tables, {"run.rounds": 1}).budgets.levels == 1
 
 
+@pytest.mark.parametrize("levels", [1, 3, 40, 1000])
+def test_rounding_down_raises_neither_number(levels: int) -> None:
+    """Clients whose delta differs, too; what a report costs is their randomizer's business."""
+    rng = np.random.default_rng(levels)
+    budgets = Budgets(rng.uniform(0.1, 9.0, 40), rng.choice([0.0, 1e-7, 1e-6, 1e-5], 40))
+    rounded = round_down(budgets, levels)
+    assert (rounded.epsilon <= budgets.epsilon).all() and (rounded.delta <= budgets.delta).all()
+    assert len({*zip(rounded.epsilon.tolist(), rounded.delta.tolist(), strict=True)}) <= levels
+
+
 def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     path.write_text(HEADER + "1,0.5,1e-5\n0,2,1e-6\n")
@@ -170,6 +180,21 @@ def test_numbers_name_clients_however_they_are_written(tmp_path: Path) -> None:
     # A name that is exactly so goes first.
     path.write_text(HEADER + "1.0,3,0\nx,1,0\n")
     assert read_budgets(path, 2, ["1.0", "x"]).epsilon.tolist() == [3.0, 1.0]
+
+
+@pytest.mark.parametrize("names", [["west", "10", "north", "9"], ["10", "9", "2", "1"]])
+def test_names_are_the_clients_not_their_rank(names: list[str], tmp_path: Path) -> None:
+    """Names whose order is that of the clients, and of nothing else, in files of any order."""
+    wanted = {name: float(place + 1) for place, name in enumerate(names)}
+    path = tmp_path / "b.csv"
+    for order in (names, names[::-1], sorted(names), sorted(names, key=len)):
+        path.write_text(HEADER + "".join(f"{name},{wanted[name]},1e-5\n" for name in order))
+        assert read_budgets(path, 4, names).epsilon.tolist() == [1.0, 2.0, 3.0, 4.0]
+        words = [f"c{name}" for name in order]
+        lines = [f"{word},{place + 1},1e-5\n" for place, word in enumerate(words)]
+        path.write_text(HEADER + "".join(lines))
+        by_place = read_budgets(path, 4)
+        assert by_place.by_place and by_place.epsilon.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_users_own_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

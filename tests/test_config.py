@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
 import pytest
 
+from fl_shuffle.configuration import reading
 from fl_shuffle.configuration.reading import SECTIONS, parse_config, resolve_config, shipped
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import settings_of, texts_of
@@ -28,6 +30,8 @@ SUM = "privacy.release=sum"
 SEQUENTIAL = "training.schedule=sequential"
 APART = "privacy.shuffler=apart privacy.unit=client run.entropy=system"
 DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=system"
+DECLARED = "privacy.randomizer=declared privacy.declared_sigma=1 app.client=own:client"
+NATURAL = "data.partition=natural"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,22 @@ DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=
         (f"{SEQUENTIAL} privacy.assumed_honest=0.5", "changes nothing in a sequential schedule"),
         (f"{SEQUENTIAL} privacy.reports_per_round=2", "must be 1 in a sequential"),
         ("privacy.randomizer=declared", "privacy.randomizer = 'declared': needs"),
+        (f"{DECLARED} app.client=fl_shuffle.pages.clients.app:app", "'declared': is what clients"),
+        (f"{DECLARED} privacy.unit=client", "'declared': is noise for single records"),
+        (f"{DECLARED} privacy.clip=average", "'declared': clips each record"),
+        (f"{DECLARED} privacy.personalization=clipping", "'declared': has one noise for all"),
+        (f"{DECLARED} privacy.calibration=classical", "'declared': is not calibrated here"),
+        (f"{DECLARED} server.weights=inverse-variance", "'declared': has no weights"),
+        (f"{DECLARED} privacy.reports_per_round=2", "several reports would be the same"),
+        ("budgets.distribution=listed budgets.epsilons=[1.0,2.0]", "takes one a client"),
+        (f"{NATURAL} data.records=3", "data.records = 3: changes nothing with data.partition"),
+        (f"{NATURAL} data.sizes=unequal", "data.sizes = 'unequal': changes nothing with"),
+        (f"{POOLED} server.analyzer=coordinate-median", "'coordinate-median' wants the reports"),
+        (
+            f"{POOLED} privacy.randomizer=some:noise privacy.unit=client",
+            "has no known law of a sum",
+        ),
+        ("app.config={x=1}", "is for apps of your own"),
         (f"{POOLED} run.entropy=system", "run.noise = 'pooled': makes no reports, and run.entropy"),
         (f"{POOLED} {SEQUENTIAL}", "training.schedule = 'sequential' applies"),
         (f"{POOLED} app.server=own:app", "app.server = 'own:app' is your own and expects"),
@@ -78,6 +98,23 @@ def test_bad_input_is_named(settings: str, line: str) -> None:
     with pytest.raises(FlShuffleError) as caught:
         resolve_config({}, settings.split())
     assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_every_conflict_has_a_line_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule refuses one of those settings first: without it they would be taken."""
+    whole, found = reading._conflicts, set[int]()
+    (cases,) = (mark.args[1] for mark in test_bad_input_is_named.pytestmark)
+
+    def noted(config: Config) -> dict[str, bool]:
+        refused = [place for place, is_so in enumerate(whole(config).values()) if is_so]
+        found.update(refused[:1])
+        return {}
+
+    monkeypatch.setattr(reading, "_conflicts", noted)
+    for settings, _ in cases:
+        with contextlib.suppress(FlShuffleError):
+            resolve_config({}, settings.split())
+    assert found == set(range(len(whole(Config()))))
 
 
 def test_files_that_are_no_configuration(tmp_path: Path) -> None:

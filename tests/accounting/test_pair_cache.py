@@ -77,14 +77,15 @@ def test_another_round_or_code_has_another_file(
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "bit", "empty", "writable", "link", "another's", "pipe", "folder"]
+    "damage",
+    ["cut", "bit", "empty", "group writes", "others write", "link", "another's", "pipe", "folder"],
 )
 def test_a_damaged_or_foreign_file_is_not_trusted(damage: str, folder: Path) -> None:
     right = ask()
     [file] = folder.iterdir()
     content = bytearray(file.read_bytes())
-    if damage == "writable":
-        file.chmod(0o666)
+    if damage.endswith(("writes", "write")):
+        file.chmod(0o620 if damage == "group writes" else 0o602)
     elif damage == "link":
         file.rename(folder / "elsewhere")
         file.symlink_to(folder / "elsewhere")

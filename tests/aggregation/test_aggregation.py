@@ -81,6 +81,17 @@ def test_a_decay_ends_where_it_is_told_to(decay: str, half: float) -> None:
     assert steps[-1] == pytest.approx(1.0 if decay == "constant" else 0.1, abs=1e-3)
 
 
+@pytest.mark.parametrize(("share", "rounds", "last"), [(0.5, 12, 6), (0.25, 8, 2), (1.0, 5, 5)])
+def test_the_average_is_of_the_last_share_of_rounds(share: float, rounds: int, last: int) -> None:
+    """Iterates 1, 2, 3, ... of which that share is averaged, and no more."""
+    optimizer = ServerOptimizer(ServerSection(averaging=share), torch.zeros(3))
+    for number in range(1, rounds + 1):
+        optimizer.step(-torch.ones(3), number, rounds)
+    averaged = np.mean(np.arange(1, rounds + 1)[-last:])
+    assert optimizer.released().tolist() == [averaged] * 3
+    assert optimizer.current().tolist() == [float(rounds)] * 3
+
+
 def test_robust_analyzers_stay_among_the_honest() -> None:
     draw = np.random.default_rng(3)
     honest = torch.from_numpy(draw.standard_normal((21, 4)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fl_shuffle.auditing import checks, confidence
+from fl_shuffle.auditing.findings import (
+    AuditReport,
+    Check,
+    Clipping,
+    Difference,
+    Finding,
+    Point,
+    Published,
+)
+from fl_shuffle.cli import main
 from tests.oracles import shuffle_delta
 
 CLIENTS = 10
@@ -167,3 +178,37 @@ def test_where_values_agree_by_chance_more_must(moved: bool) -> None:
     assert found.refuted and int(found.method.split()[0]) > checks.AGREEING
     # Noise of a few values proves nothing.
     assert checks.equal_values(noise(6, bits=0), UNLIKELY, moved=moved).power.startswith("none")
+
+
+def reported(**found: Any) -> AuditReport:
+    """Of an audit that found nothing but this."""
+    clean: dict[str, Any] = {
+        "findings": (), "checks": (Check("order", "", 9, 0.5, 1e-3, ""),),
+        "clipping": Clipping(1.0, 1.0), "published": Published(("another",), 9, 9, ()),
+    }  # fmt: skip
+    return AuditReport("run", "record", 9, 3, "gaussian", 0.95, **{**clean, **found})
+
+
+@pytest.mark.parametrize(
+    ("found", "breaks"),
+    [
+        ({}, False),
+        ({"clipping": None, "published": None, "checks": ()}, False),
+        ({"clipping": Clipping(1.0005, 1.0)}, False),
+        ({"clipping": Clipping(1.01, 0.5)}, True),
+        ({"clipping": Clipping(0.5, 1.01)}, True),
+        ({"published": Published(("n",), 9, 9, (Difference("n", "a file", "1", None),))}, True),
+        ({"checks": (Check("order", "", 9, 1e-4, 1e-3, ""),)}, True),
+        ({"findings": (Finding("g", "m", 1, 9, (Point(1e-5, 0.9, 1.0),)),)}, False),
+        ({"findings": (Finding("g", "m", 1, 9, (Point(1e-5, 1.1, 1.0),)),)}, True),
+        ({"findings": (Finding("g", "m", 1, 9, (Point(1e-5, 0.9, 1.0, 0.5),)),)}, False),
+    ],
+)
+def test_an_audit_breaks_a_claim_for_each_reason_by_itself(
+    found: dict[str, Any], breaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the command says so with its exit code."""
+    report = reported(**found)
+    assert report.breaks_proven == breaks
+    monkeypatch.setattr("fl_shuffle.auditing.audit.audit", lambda *_, **__: report)
+    assert main(["audit", "quickstart"]) == int(breaks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,18 @@ def test_a_report_is_the_clipped_update_and_noise(kind: str, mean: float) -> Non
     noise = np.concatenate([each.ravel() for each in differences]) / mod.scale
     # 1,400 standard normals: mean within 5 / sqrt(1400), spread within 5 / sqrt(2800).
     assert abs(noise.mean()) < 0.14 and abs(noise.std() - 1.0) < 0.1
+
+
+@pytest.mark.parametrize("randomizer", ["gaussian", "laplace"])
+def test_no_two_reports_have_equal_noise(randomizer: str) -> None:
+    """Of nodes, of rounds, of nodes that were started again: their difference would hold none."""
+    found = []
+    for _ in range(2):
+        mod = LocalRandomizerMod(randomizer=randomizer, epsilon0=1.0, delta0=1e-5)
+        found += [reply.content.array_records["arrays"] for reply in replies(mod, "train", 2)]
+    noise = [np.concatenate([each[name].numpy().ravel() for name in START]) for each in found]
+    for one, other in itertools.combinations(noise, 2):
+        assert (np.abs(one - other) > 1e-6).all()
 
 
 def test_it_calibrates_to_the_whole_clients_sensitivity() -> None:

@@ -119,6 +119,43 @@ def test_a_round_takes_no_report_less_than_it_may(sequential: bool) -> None:
     assert enough.reports == [5] and "record after the step" in enough.events
 
 
+@pytest.mark.parametrize("value", [3e38, 2.5, np.nan, -np.inf])
+def test_a_sequential_model_takes_usable_reports_alone(value: float) -> None:
+    """Each of seven reports moves it by one half; that of client 1 is no honest one."""
+    played = Rounds(value=value, largest=2.0, sequential=True)
+    assert played.play() == [1.0 - 7 * 0.5] * DIMENSION and played.reports == [7]
+
+
+def test_each_round_asks_clients_of_its_own() -> None:
+    """Whether a client is asked is independent of all other clients, rounds and seeds: of 2,000
+    clients in 12 rounds each share, and each overlap of two rounds, is within five deviations."""
+    share, clients = 0.3, 2_000
+    drawn = np.array(
+        [
+            Schedule(clients, SeedTree(seed), participation=share).participants(number)
+            for seed in (1, 2)
+            for number in range(1, 7)
+        ]
+    ).astype(float)
+    again = Schedule(clients, SeedTree(2), participation=share).participants(6)
+    assert np.array_equal(again, drawn[-1])
+    assert np.abs(drawn.mean(axis=1) - share).max() < 5 * np.sqrt(0.21 / clients)
+    both = drawn @ drawn.T / clients
+    deviation = np.sqrt(share**2 * (1 - share**2) / clients)
+    assert np.abs(both - share**2)[~np.eye(12, dtype=bool)].max() < 5 * deviation
+    assert np.abs(np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1]) < 5 / 150
+    assert Schedule(clients, SeedTree(1)).participants(1).all()
+
+
+def test_a_sequential_round_has_an_order_of_its_own() -> None:
+    """Of four clients of whom three may take part every order is as likely: 1,200 rounds, 200 of
+    each expected, five deviations of 12.9."""
+    schedule, allowed = Schedule(4, SeedTree(3), sequential=True), np.arange(4) != 1
+    orders = Counter(tuple(schedule.order(number, allowed)) for number in range(1200))
+    assert len(orders) == 6 and all(sorted(order) == [0, 2, 3] for order in orders)
+    assert max(abs(count - 200) for count in orders.values()) < 5 * 12.9
+
+
 @pytest.mark.parametrize("refusing", [False, True])
 def test_the_ledger_is_written_before_the_model_moves(refusing: bool) -> None:
     """What it refuses leaves no trace in the model."""

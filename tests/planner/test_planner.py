@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from pytest import MonkeyPatch
 from scipy.special import log_ndtr
+from scipy.stats import binom
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.attacks import certain_loss
@@ -27,7 +28,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from fl_shuffle.planner import cost, run_time
-from fl_shuffle.planner.cost import cost_of, drawn_batch, plan_of, rounds_taken
+from fl_shuffle.planner.cost import SURPRISE, cost_of, drawn_batch, plan_of, rounds_taken
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 
 CLIENTS, ROUNDS, SHARE = 90, 4, 0.3
@@ -85,8 +86,15 @@ def test_drawn_runs_stay_below_the_expected_cost(settings: dict[str, object], ru
 @pytest.mark.parametrize(
     ("personalization", "randomizer"), [("noise", "gaussian"), ("clipping", "laplace")]
 )
-def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str) -> None:
-    kind = {"privacy.personalization": personalization, "privacy.randomizer": randomizer}
+@pytest.mark.parametrize("honest", [None, 0.5, 40])
+def test_a_plan_and_a_run_print_one_number(
+    personalization: str, randomizer: str, honest: float | None
+) -> None:
+    kind: dict[str, object] = {
+        "privacy.personalization": personalization, "privacy.randomizer": randomizer
+    }  # fmt: skip
+    if honest is not None:
+        kind["privacy.assumed_honest"] = honest
     config = resolve_config(TABLES, REPORTS | kind | UNEVEN | {"budgets.levels": 2})
     cost = cost_of(config)
     account, everybody = accountant(config), np.ones(CLIENTS, dtype=bool)
@@ -95,7 +103,7 @@ def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str
     spend = replace(spend, columns={**spend.columns, **account.lower_columns()})
     assert max(each.lower for each in cost.classes) == spend.columns["lower"].worst
     assert cost.proven_over_lower == spend.proven_over_lower
-    assert any(each.credit for each in cost.classes)
+    assert honest is not None or any(each.credit for each in cost.classes)
 
 
 def test_batches_and_attendance_are_rarely_worse() -> None:
@@ -114,6 +122,32 @@ def test_batches_and_attendance_are_rarely_worse() -> None:
     assert np.mean(most > rounds_taken(60, SHARE, 100)) <= 0.01
     assert rounds_taken(60, 1.0, 100) == 60
     assert drawn_batch(classes, ROUNDS, 1.0) == (classes, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("rounds", [1, 30, 1000])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_half_a_surprise_is_shared_by_all_rounds_and_classes(rounds: int, share: float) -> None:
+    """Some class is smaller in some round than what is planned with that probability at most, and
+    some client takes part more often; by the binomial laws themselves."""
+    sizes = [1000, 3, 40, 500, 60, 1]
+    classes = [
+        ClientClass("laplace", 1.0 + (i > 3), 0.1 * (i + 1), 0.1, count=n)
+        for i, n in enumerate(sizes)
+    ]
+    batch, seen_as = drawn_batch(classes, rounds, share)
+    planned = [batch[place].count for place in seen_as[: len(sizes)]]
+    alone = [i for i, place in enumerate(seen_as) if place == i]
+    fewer = sum(float(binom.cdf(planned[i] - 1, sizes[i], share)) for i in alone)
+    # Those that are pooled have what is left of all clients of their noise.
+    for place in {place for i, place in enumerate(seen_as) if place != i}:
+        own = [i for i, kind in enumerate(classes) if kind.scale == batch[place].scale]
+        told = sum(batch[i].count for i in own) + batch[place].count
+        if batch[place].count > 1:
+            fewer += float(binom.cdf(told - 1, sum(sizes[i] for i in own), share))
+    assert 0.0 < rounds * fewer <= 0.5 * SURPRISE
+    for clients in (1, 50, 100_000):
+        most = rounds_taken(rounds, share, clients)
+        assert most == rounds or clients * binom.sf(most, rounds, share) <= 0.5 * SURPRISE
 
 
 @pytest.mark.parametrize(("share", "status"), [("1.0", "proven"), ("0.5", "expected")])

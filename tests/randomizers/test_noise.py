@@ -108,6 +108,17 @@ def test_another_device_s_noise_hangs_on_each_row_s_seed_alone(law: str) -> None
     assert (np.abs(drawn).max(axis=1) <= scales * largest_variate(law) + 2.0**-16).all()
 
 
+@of_every_law
+def test_another_devices_noise_is_cut_where_that_of_words_ends(
+    law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the bound on honest reports holds there, too."""
+    monkeypatch.setattr(noise, "largest_variate", lambda _: 1.5)
+    rows = torch.zeros(1, 10_000)
+    draw_on_device(law, [4], rows, np.array([2.0]), np.array([0.0]))
+    assert float(rows.abs().max()) == 3.0 and 0.05 < float((rows.abs() == 3.0).float().mean()) < 0.3
+
+
 CLIENTS, DIMENSION = 2000, 500
 FOURTH, SECOND = {"normal": 3.0, "laplace": 24.0}, {"normal": 1.0, "laplace": 2.0}
 
@@ -241,6 +252,37 @@ def test_sums_near_the_middle_are_worked_out_exactly() -> None:
             got = stream.add_("laplace", torch.zeros(1, 2), [3], scale, step)
             assert float(got[0, 0]) == nearest
             assert noise_exact.exact_report(0.0, scale, step, first, more, None) == nearest
+
+
+@of_every_law
+def test_further_bits_are_each_variates_own(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients, tiles and places that are asked for exactly, no two share their further bits;
+    cosine and sine of one pair do."""
+    dimension, clients = noise.WORDS_PER_TILE + 9, np.array([3, 5])
+    layout = Layout.of(dimension, 64)
+    places, calls = (0, 1, layout.width // 2), list[tuple[object, ...]]()
+
+    def doubtful(sums: np.ndarray, *_: object) -> np.ndarray:
+        found = np.zeros(sums.shape, dtype=bool)
+        found[:, places] = True
+        return found
+
+    def noted(*arguments: object) -> tuple[int, int]:
+        calls.append(arguments)
+        return whole(*arguments)
+
+    whole = noise_exact.more_bits
+    monkeypatch.setattr(noise_exact, "doubtful", doubtful)
+    monkeypatch.setattr(noise_exact, "coarse", lambda words: np.zeros(words.shape, dtype=bool))
+    monkeypatch.setattr(noise_exact, "more_bits", noted)
+    for key in (KEY, KEY[::-1]):
+        stream = NoiseStream(key, dimension, bits=64)
+        reports(stream, law, clients)
+    assert layout.tiles == 2 and len(calls) == 2 * 2 * 2 * 3
+    # Of a normal pair the last place is the sine of the first one.
+    different = 2 * 2 * 2 * (3 if law == "laplace" else 2)
+    bits = [bit for arguments in set(calls) for bit in whole(*arguments)]
+    assert len(set(calls)) == different and len(set(bits)) == len(bits) == 2 * different
 
 
 def test_the_word_that_cannot_be_seen_in_a_double() -> None:

@@ -15,17 +15,18 @@ from scipy import stats
 
 from fl_shuffle.accounting.laws import discrete_noise
 from fl_shuffle.accounting.laws.discrete_noise import zcdp_delta
-from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, gaussian_delta
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, NotApplicableError
 from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
 from fl_shuffle.randomizer_plan import make_plan
-from fl_shuffle.randomizers import DiscreteLaplace, Gaussian, Laplace, base
+from fl_shuffle.randomizers import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, base
 from fl_shuffle.randomizers.additive import grid_step
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST, LocalRandomizer, Noise, OfOneMean
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.shuffler.exact_sums import exact_sum, require_exact
+from fl_shuffle.randomizers.personal import NoiseSource, PersonalRandomizer
+from fl_shuffle.shuffler.exact_sums import exact_group, exact_sum, require_exact
 
 KEY = bytes(range(32))
 
@@ -99,6 +100,15 @@ def test_sums_are_exact_in_any_order_and_limits_hold_to_the_last_bit(
     require_exact(10**6, 2.0**22 * 2.0**-16, 2.0**-16)
     with pytest.raises(NotApplicableError, match="not exact"):
         require_exact(10**6, 1e6, 2.0**-30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(-40, 10), st.floats(1.0, 2.0**24))
+def test_a_group_of_reports_has_an_exact_float32_sum(exponent: int, steps: float) -> None:
+    """As many as fit 2^24 steps, and one at least."""
+    step = 2.0**exponent
+    group = exact_group(step, steps * step)
+    assert group >= 1 and (group == 1 or group * steps <= 2.0**24 < (group + 1) * steps)
 
 
 def awkward_rows(dimension: int) -> torch.Tensor:
@@ -224,6 +234,47 @@ def test_noise_has_its_laws_and_is_each_clients_own(bits: int) -> None:
     assert uniform.min() > 0.0 and uniform.max() < 1.0
 
 
+ALIKE = np.ones(6), np.full(6, 1e-5), np.ones(6)
+
+
+def normal(mean: np.ndarray, epsilon0: float, delta0: float, rng: np.random.Generator) -> object:
+    return mean + rng.standard_normal(mean.size)
+
+
+@pytest.mark.parametrize("seed", [4, None])
+@pytest.mark.parametrize(
+    "randomizer",
+    [
+        Gaussian(*ALIKE, np.ones(6)),
+        Laplace(*ALIKE, np.ones(6)),
+        DiscreteGaussian(*ALIKE, np.full(6, 20.0), step=np.ones(6)),
+        DiscreteLaplace(*ALIKE, np.full(6, 20.0), step=np.ones(6)),
+        OfOneMean(normal, *ALIKE),
+        Signs(*ALIKE),
+    ],
+    ids=lambda randomizer: type(randomizer).__name__,
+)
+def test_no_two_reports_share_any_noise(randomizer: LocalRandomizer, seed: int | None) -> None:
+    """Equal clients with equal means, two batches, two rounds: 24 reports. Neither their values nor
+    the sizes of these are correlated. With 2,000 coordinates six standard errors are 0.134, so that
+    one of 552 numbers is beyond with probability 1e-6; shared noise has correlation 1."""
+    randomize = PersonalRandomizer(randomizer, NoiseSource(seed, 32 if seed else 64), batches=2)
+    clients, dimension = np.arange(6), 2_000
+    rows = np.concatenate(
+        [randomize(torch.zeros(6, dimension), clients, number).numpy() for number in (1, 2)]
+    ).astype(np.float64)
+    assert len(rows) == 24 and bool((rows.std(axis=1) > 0).all())
+    sizes = np.abs(rows) if type(randomizer) is not Signs else rows
+    for values in (rows, sizes):
+        worst = np.abs(np.corrcoef(values) - np.eye(24)).max()
+        assert worst < 6.0 / math.sqrt(dimension)
+    # A seeded source gives a client the same noise in whatever company.
+    if seed is not None:
+        some = np.array([4, 1])
+        alone = randomize(torch.zeros(2, dimension), some, 2).numpy()
+        assert np.array_equal(alone, rows[12:].reshape(2, 6, -1)[:, some].reshape(4, -1))
+
+
 @pytest.mark.parametrize(
     "output", [ValueError, np.full(4, np.inf), np.zeros(3), np.zeros((4, 1)), 0.0, "x"]
 )
@@ -288,6 +339,106 @@ def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
     assert best <= scale <= 1.15 * best
     laplace = discrete_noise.discrete_laplace_scale(epsilon, width)
     assert width / laplace <= epsilon < width / (laplace - 2)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_a_second_clip_moves_means_within_the_plan(norm: int) -> None:
+    """Scaling into an l1 ball may move two means apart: the plan's sensitivity allows for it."""
+    noise = {1: "laplace", 2: "gaussian"}[norm]
+    privacy = {"randomizer": noise, "clip_norm": 0.3, "client_clip": 0.1}
+    config = parse_config({"data": {"clients": 3}, "privacy": privacy})
+    plan = make_plan(config, Budgets(np.ones(3), np.full(3, 1e-5)), np.array([1, 4, 30]))
+    first = 2.0 * 0.3 / np.array([1, 4, 30])
+    stretch = 2.0 if norm == 1 else 1.0
+    assert plan.sensitivity == pytest.approx(np.minimum(stretch * first, 0.2))
+    # One step beside the ball's corner, as far as one of 30 records moves a mean.
+    means = torch.tensor([[0.1, 0.0], [0.1, float(first[2])]])
+    apart = float(torch.linalg.vector_norm(means[1] - means[0], norm))
+    clip_rows(means, 0.1, norm)
+    moved = float(torch.linalg.vector_norm(means[1] - means[0], norm))
+    assert moved <= plan.sensitivity[2] * (1 + 1e-6)
+    assert (moved > 1.5 * apart) == (norm == 1)
+
+
+def test_sums_are_exact_for_all_reports_of_a_round() -> None:
+    """A plan whose sums of one report each are exact, and of 10,000 each are not, is refused."""
+    epsilon = np.geomspace(1e-5, 1.0, 40)
+    budgets = Budgets(epsilon, np.full(40, 1e-5))
+
+    def plan(reports: int) -> float:
+        own = {"unit": "client", "randomizer": "laplace", "reports_per_round": reports}
+        tables = {"run": {"entropy": "system"}, "data": {"clients": 40}, "privacy": own}
+        config = parse_config(tables)
+        made = make_plan(config, budgets, np.ones(40, dtype=np.int64))
+        return float(2.0**53 * made.step.min() / made.largest.max() / 40)
+
+    most = plan(1)
+    assert 2 < most < 10_000
+    assert plan(int(most)) == most
+    with pytest.raises(NotApplicableError, match="is not exact"):
+        plan(math.ceil(most) + 1)
+
+
+@pytest.mark.parametrize("randomizer", ["gaussian", "laplace"])
+def test_clients_of_one_noise_share_a_grid_whatever_their_radii(randomizer: str) -> None:
+    """A grid of its own would tell a report's class."""
+    privacy = {"unit": "client", "randomizer": randomizer, "personalization": "clipping"}
+    config = parse_config({"data": {"clients": 5}, "privacy": {**privacy, "clip_norm": 1e4}})
+    # The widest clip is far wider than the noise, and sets the grid.
+    epsilon = np.array([0.1, 1.0, 100.0, 9000.0, 9000.0])
+    plan = make_plan(config, Budgets(epsilon, np.full(5, 1e-5)), np.ones(5, dtype=np.int64))
+    assert len(np.unique(plan.radius)) == 4 and len(np.unique(plan.scale)) == 1
+    assert len({float(grid_step(plan.scale[0], radius)) for radius in plan.radius}) > 1
+    assert np.unique(plan.step).tolist() == [grid_step(plan.scale[0], plan.radius.max())]
+
+
+def test_a_randomizers_grid_is_the_smallest_that_float32_holds() -> None:
+    bounds = np.array([0.7, 1.0, 1.5, 2.0**20, 3e-9])
+
+    class Wide(Signs):
+        def bound(self) -> np.ndarray:
+            return bounds
+
+    steps = Wide(np.ones(5), np.zeros(5), np.ones(5)).grid()
+    assert np.array_equal(np.frexp(steps)[0], np.full(5, 0.5))
+    assert (steps >= 2.0**-22 * bounds).all() and (steps < 2.0**-21 * bounds).all()
+
+
+@pytest.mark.parametrize("kind", [DiscreteGaussian, DiscreteLaplace])
+def test_discrete_noise_is_added_to_the_mean_cut_towards_zero(kind: type[DiscreteGaussian]) -> None:
+    """Rounding would carry a mean out of its ball."""
+    step, scale = 2.0 ** -np.arange(4.0), 3.0 * 2.0 ** -np.arange(4.0)
+    randomizer = kind(*BUDGETS, scale, step=step)
+    means = np.random.default_rng(2).normal(scale=2.0, size=(4, 500)).astype(np.float32)
+    noise = reports_of(randomizer, np.zeros_like(means))
+    cut = reports_of(randomizer, means) - noise
+    assert (np.abs(cut) <= np.abs(means)).all()
+    assert np.array_equal(cut, np.trunc(means / step[:, None].astype("f4")) * step[:, None])
+
+
+@pytest.mark.parametrize("weights", ["uniform", "inverse-variance"])
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("calibration", ["analytic", "classical", "laplace"])
+def test_continuous_noise_keeps_every_budget(calibration: str, unit: str, weights: str) -> None:
+    """By the exact profile, with the move that the clipping allows: a whole client twice the clip,
+    one of so many records its share of that."""
+    privacy: dict[str, object] = {"unit": unit, "clip_norm": 0.7, "calibration": calibration}
+    if calibration == "laplace":
+        privacy |= {"randomizer": "laplace", "calibration": "analytic"}
+    tables = {"data": {"clients": 4}, "privacy": privacy, "server": {"weights": weights}}
+    epsilon, delta = np.array([0.1, 0.5, 1.0, 4.0]), np.array([1e-5, 1e-6, 1e-5, 1e-5])
+    records = np.array([1, 4, 30, 7])
+    plan = make_plan(parse_config(tables), Budgets(epsilon, delta), records)
+    move = 1.4 / (records if unit == "record" else 1)
+    assert plan.sensitivity == pytest.approx(np.broadcast_to(move, 4))
+    for client in range(4):
+        mu = float(plan.sensitivity[client] / plan.scale[client])
+        if calibration == "laplace":
+            assert mu == pytest.approx(epsilon[client], rel=1e-9)
+        else:
+            found = gaussian_delta(float(epsilon[client]), mu)
+            assert found <= delta[client] * (1 + 1e-9)
+            assert calibration == "classical" or found >= 0.999 * delta[client]
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +17,18 @@ from pytest import CaptureFixture, MonkeyPatch
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import SETTINGS
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data import Records
+from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import state_file
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
-from tests.crashes import SYSTEM, Crashing, Refused, dying_after, released, resume
+from fl_shuffle.runs.resume import changes_of
+from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, released, resume
 from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
 both = pytest.mark.parametrize("entropy", ["seeded", "system"])
@@ -70,6 +76,28 @@ def test_the_file_knows_of_a_release_before_it_happens(crash: Crashing) -> None:
     assert resume(run) == 0
     spend = LedgerRecord(run).recorded_spend
     assert spend is not None and spend[:, 0].max() == 4
+
+
+def test_a_sequential_round_under_way_is_counted(
+    launch: Launch, tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    """Its reports move the model as they come: whoever is killed before the round is committed has
+    it on the bill, with all who could have reported."""
+    commit = running.Run.commit
+
+    def dying(self: running.Run, round_number: int, present: Any) -> Any:
+        if round_number == 2:
+            raise Crash
+        return commit(self, round_number, present)
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(running.Run, "commit", dying)
+        launch("run", SYSTEM, "training.schedule=sequential")
+    run = tmp_path / "run"
+    assert released(run) == [(1, 1, 12), (2, 2, 12)]
+    assert resume(run) == 0
+    spend = LedgerRecord(run).recorded_spend
+    assert spend is not None and spend[:, 0].tolist() == [4] * 12
 
 
 @both
@@ -173,6 +201,27 @@ def test_what_a_run_may_change_when_it_goes_on(
         assert resume(run, "--set", setting) == 0
     noted = [setting.partition("=")[0] in text for text in notes(run, "changed")]
     assert noted == [True] * (not words)
+
+
+MAY_CHANGE = {
+    *("run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes", "run.ray_address"),
+    *("data.root", "budgets.file"),
+}
+
+
+@pytest.mark.parametrize("key", sorted(SETTINGS))
+def test_no_other_setting_changes_when_a_run_goes_on(key: str, tmp_path: Path) -> None:
+    """Whichever it is: releases that were made under another one are not what the ledger says."""
+    section, _, name = key.partition(".")
+    old, other = Config(), 1_000 if key == "run.rounds" else "something else"
+    known: Any = SimpleNamespace(config=old.to_dict(), directory=tmp_path)
+    own = dataclasses.replace(getattr(old, section), **{name: other})
+    now = dataclasses.replace(old, **{section: own})
+    if key in MAY_CHANGE:
+        assert changes_of(known, now) != []
+    else:
+        with pytest.raises(RunError, match=f"cannot be resumed with {key} = "):
+            changes_of(known, now)
 
 
 def test_rounds_may_be_added_and_that_is_written_down(crash: Crashing, play: Play) -> None:

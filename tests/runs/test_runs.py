@@ -117,6 +117,35 @@ def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Pat
         assert run.commit(1, everybody) is not None
 
 
+def test_a_batch_beyond_the_target_is_thrown_away(tmp_path: Path) -> None:
+    """With everybody the round is within the target; with the few that arrived it is not."""
+    everybody, few = np.ones(10, dtype=bool), np.arange(10) < 5
+    with opened(tmp_path / "free", 10, release="sum") as run:
+        whole = run.accountant.preview(1, everybody).headline
+    with opened(tmp_path / "run", 10, release="sum", target_epsilon=1.01 * whole) as run:
+        assert run.reserve(1, everybody) is not None
+        assert run.commit(1, few) is None and not released(tmp_path / "run")
+        assert run.commit(1, everybody) is not None
+
+
+def test_who_leaves_hides_nobody_and_others_follow(tmp_path: Path) -> None:
+    """A client whose lifetime is spent stays away. The others hide one another less without it, and
+    of them more must leave."""
+    limits = np.linspace(2.0, 4.0, 400)
+
+    def epsilons(number: int, present: np.ndarray) -> np.ndarray:
+        """Those of an accountant: the fewer clients are present, the more each of them spends."""
+        return np.where(present, 2.5 * (400 / max(1, int(present.sum()))) ** 0.1, 0.0)
+
+    with opened(tmp_path / "run", 400, client_epsilon=1e9) as run:
+        run._lifetime = limits
+        run.accountant.client_epsilons_after = epsilons  # type: ignore[method-assign]
+        everybody = np.ones(400, dtype=bool)
+        allowed = run._within_lifetime(1, everybody)
+        assert everybody.all() and 200 < allowed.sum() < (limits >= 2.5).sum()
+        assert (epsilons(1, allowed)[allowed] <= limits[allowed]).all()
+
+
 def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None:
     """A count says that so many honest reports arrive: a round that disproves it is thrown away."""
     everybody = np.ones(10, dtype=bool)

@@ -8,9 +8,12 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.flower.simulation_runtime import PASSED
 from tests.processes import MARK, START_SECONDS, linux, marking, playing, printed, require_ended
 from tests.repository import ROOT
@@ -27,6 +30,15 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert main(["new", "my-hospitals"]) == 0
     monkeypatch.chdir("my-hospitals")
     return Path.cwd()
+
+
+def test_it_has_a_budget_for_each_client_of_three_levels(app: Path) -> None:
+    """As its configuration names them."""
+    config = resolve_config("config.toml")
+    budgets = make_budgets(config.budgets, config.data.clients)
+    levels, counts = np.unique(budgets.epsilon, return_counts=True)
+    assert levels.tolist() == [4.0, 8.0, 16.0] and np.ptp(counts) == 0
+    assert len(budgets) == config.data.clients and (budgets.delta == 1e-5).all()
 
 
 @linux

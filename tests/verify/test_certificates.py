@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -10,13 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import flint
 import pytest
-from flint import fmpq
+from flint import arb, fmpq
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
@@ -24,6 +26,7 @@ from fl_shuffle.accounting.reports import ClientClass, RoundKind, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.certificates.writing import certificate, exact, rounded_up, text_of
 from fl_shuffle.errors import NotApplicableError
+from fl_shuffle.verify import claims
 from fl_shuffle.verify.__main__ import main
 from fl_shuffle.verify.claims import check, digits
 from fl_shuffle.verify.reading import Refused
@@ -43,6 +46,34 @@ def test_what_was_written_is_accepted_and_nothing_less(kind: str) -> None:
     less = exact(0.9999 * float(written["claim"]["epsilon"]))
     with pytest.raises(Refused, match="only known to be at most"):
         check(text_of(replaced(written, ("claim", "epsilon"), less)))
+
+
+@pytest.mark.parametrize(("delta", "error", "holds"), [
+    ("0.5", "0.1", True), ("0.7", "0.1", True), ("0.95", "0.1", False), ("1.0", "0.1", False),
+    ("1.0", "0", True), ("1.2", "0.1", False), ("1.0", "inf", False), ("nan", "0", False),
+])  # fmt: skip
+def test_a_bound_is_accepted_where_it_certainly_holds(
+    delta: str, error: str, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers are balls: all of one must be at most the claim's delta, or it is refused. Here the
+    bound is that multiple of it, to within an error."""
+    written = golden("local")
+    claimed = arb(written["claim"]["delta"])
+
+    def bound(*_: object) -> Callable[[arb], arb]:
+        ball = arb(float(delta) if delta == "nan" else delta) + arb(0, float(error))
+        return lambda epsilon: claimed * ball
+
+    if holds:
+        claimed = claimed * (1 - arb(2) ** -60)  # of a product's own rounding
+    monkeypatch.setitem(
+        claims.KINDS, "local", dataclasses.replace(claims.KINDS["local"], bound=bound)
+    )
+    if holds:
+        assert check(text_of(written)).kind == "local"
+    else:
+        with pytest.raises(Refused, match="is only known to be at most"):
+            check(text_of(written))
 
 
 TYPE = ("witness", "types", 0)

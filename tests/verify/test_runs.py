@@ -18,7 +18,7 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
 from fl_shuffle.accounting.reports import ClientClass
-from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
+from fl_shuffle.certificates.verdicts import ACCEPTED, certificate_line, verdict_of
 from fl_shuffle.certificates.writing import exact, text_of
 from fl_shuffle.cli import main
 from fl_shuffle.ledger.store import first_link, next_link
@@ -281,6 +281,17 @@ def test_several_reports_a_round_are_named(
     check(text_of(silent))
     with pytest.raises(Refused, match="facts: run not as the ledger has it"):
         check(text_of(silent), run / "ledger.sqlite")
+
+
+def test_a_certificate_that_is_refused_is_exit_code_one(
+    book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verdict, code in (("REFUSED: delta", 1), ("accepted", 1), (f"{ACCEPTED}epsilon", 0)):
+        monkeypatch.setattr(
+            "fl_shuffle.certificates.verdicts.verdict_of", lambda *_, said=verdict: said
+        )
+        assert main(["certify", str(book.parent), "--column", "local"]) == code
+    capsys.readouterr()
 
 
 def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, Any]) -> None:

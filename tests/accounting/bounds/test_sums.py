@@ -342,6 +342,47 @@ def test_assumed_honest_counts_the_smallest_noise_first() -> None:
             start(classes, class_of, assumed_honest=bad)
 
 
+def test_noise_that_hides_is_there_whoever_is_honest() -> None:
+    """On random grids and scales, against every honest set of its size (docs/proofs.md, section
+    14): of its reports those count that the coarser grid of two does not show through. Where all
+    lie on one grid the least is found, and not less."""
+    draw, alike, mixed = np.random.default_rng(5), 0, 0
+    for case in range(300):
+        classes = int(draw.integers(1, 5))
+        scale = draw.uniform(1.0, 40.0, classes)
+        grid = 2.0 ** draw.integers(-4, 3 if case % 2 else -3, classes)
+        present = draw.integers(0, 4, classes)
+        reports = np.repeat(np.arange(classes), present)
+        if not len(reports):
+            continue
+        honest = int(draw.integers(1, len(reports) + 1))
+        found = gaussian.hiding_variance(scale, grid, present, honest)
+
+        def fits(own: int, other: int, scale: Vector = scale, grid: Vector = grid) -> bool:
+            if min(scale[own] / grid[own], scale[other] / grid[other]) < 8.0:
+                return False
+            finer = min((own, other), key=lambda index: grid[index])
+            coarser = max(grid[own], grid[other])
+            return bool(grid[own] == grid[other] or scale[finer] ** 2 >= 32.0 * coarser**2)
+
+        for own in np.flatnonzero(present):
+            others = list(reports)
+            others.remove(own)
+            counted = [
+                scale[other] ** 2 - 64.0 * grid[other] ** 2 if fits(own, other) else 0.0
+                for other in others
+            ]
+            # The least of all sets: the smallest numbers.
+            least = scale[own] ** 2 - 64.0 * grid[own] ** 2 + sum(sorted(counted)[: honest - 1])
+            least = max(least, scale[own] ** 2)
+            assert found[own] <= least * (1.0 + 1e-12)
+            together = len(np.unique(grid)) == 1 and all(fits(own, other) for other in others)
+            alike += together
+            mixed += not together and least > 1.5 * scale[own] ** 2
+            assert not together or found[own] >= least * (1.0 - 1e-9)
+    assert alike > 50 and mixed > 50
+
+
 def test_there_is_no_number_where_nothing_is_proven() -> None:
     one = classes_of((1.0, 1.0, 1.0))
     exponential, unknown = ([replace(one[0], noise=noise)] for noise in ("laplace", "user"))

@@ -30,6 +30,7 @@ from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, PrivacyBudgetError, RunError
 from fl_shuffle.flower import remote_shuffler as parties
+from fl_shuffle.flower.node_registry import held_clients
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
@@ -174,6 +175,27 @@ def test_who_may_do_what(tmp_path: Path) -> None:
             opened(lab.store).__enter__()
 
 
+@pytest.mark.parametrize("sites", [1, 2, 4, 6])
+def test_a_site_speaks_for_its_own_clients_alone(tmp_path: Path, sites: int) -> None:
+    """Which are those that a SuperNode with its partition plays, whichever client is tried."""
+    lab = Lab(tmp_path, sites=sites)
+    with closing(Store.open(lab.store)) as store:
+        settings = Settings.read(lab.store / "settings.json", "settings")
+        handler = RequestHandler(settings, store, b"")
+        analyzer, everybody = lab.held_by("analyzer").token, wire.bitmap_of(EVERYBODY)
+        handler.answer(wire.BEGIN, wire.Call(FACTS, 1).encoded(analyzer, everybody))
+        for site, client in product(range(sites), range(CLIENTS)):
+            token = lab.held_by(f"site-{site}").token
+            delivery = bytes([client]) * FACTS.delivery_bytes
+            call = wire.Call(FACTS, 1, client).encoded(token, delivery)
+            plays = held_clients({"partition-id": site, "num-partitions": sites}, CLIENTS)
+            if client in plays:
+                handler.answer(wire.DELIVER, call)
+            else:
+                with refused("does not speak for that client"):
+                    handler.answer(wire.DELIVER, call)
+
+
 def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
     with refused("no such run"):
         send(served, range(1))
@@ -243,9 +265,10 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
         (("serve", store, "--listen", "203.0.113.1:1"), "cannot be listened at"),
     ):
         assert said in says(*arguments)
-    for path, mode, right in ((held, 0o644, "600"), (lab.store, 0o755, "700")):
-        path.chmod(mode)
-        assert f"chmod {right}" in says("serve", store)
+    for path, right, others in ((held, "600", 0o066), (lab.store, "700", 0o077)):
+        for bit in (1 << place for place in range(6) if others >> place & 1):
+            path.chmod(int(right, 8) | bit)
+            assert f"chmod {right}" in says("serve", store), oct(bit)
         path.chmod(int(right, 8))
     right = held.read_text()
     for text, said in (

@@ -181,6 +181,26 @@ def test_the_file_is_private_and_holds_no_arrival_and_no_sender(tmp_path: Path) 
     assert [path.read_bytes().count(sealed(client)) for client in (3, 4, 5)] == [1, 1, 1]
 
 
+def test_what_is_handed_over_or_thrown_away_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
+    """Sealed reports may be opened one day, with a key that was lost."""
+    store, path = Store.open(tmp_path), tmp_path / FILE
+
+    def left() -> list[int]:
+        return [path.read_bytes().count(sealed(client)) for client in (1, 2)]
+
+    store.begin(FACTS, 1, EVERYBODY)
+    assert not any(add(store, client) for client in (1, 2)) and left() == [1, 1]
+    assert close(store) == [1, 2] and left() == [1, 1]
+    store.hand_over(FACTS, 1)
+    assert left() == [0, 0]
+    with pytest.raises(ShufflerError, match="handed over"):
+        store.batch(FACTS, 1)
+    store.begin(FACTS, 2, EVERYBODY)
+    assert not any(add(store, client, number=2) for client in (1, 2)) and left() == [1, 1]
+    store.begin(FACTS, 3, EVERYBODY)
+    assert left() == [0, 0]
+
+
 def test_killed_before_any_statement_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     """What a killed process leaves is what its files held when the statement began."""
     home, left, accepted = tmp_path / "store", list[tuple[Path, list[int]]](), list[int]()
