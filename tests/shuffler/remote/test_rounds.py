@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from html import unescape
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +160,11 @@ def test_who_may_do_what(tmp_path: Path) -> None:
     posing = Link(replace(analyzer, token=token), 5.0)
     with lab.serving():
         lab.analyzer().open(1, EVERYBODY)
-        for none in (analyzer.token, other.token):
-            with refused("was not handed out"):
+        for none, why in (
+            (analyzer.token, "the analyzer's token delivers no reports"),
+            (other.token, "was not handed out"),
+        ):
+            with refused(why):
                 send(lab, range(1), token=none)
         for client in (3, CLIENTS, 1 << 60):
             with refused("does not speak for that client"):
@@ -203,24 +205,36 @@ def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
 
 def test_nonsense_is_refused_in_one_line(lab: Lab) -> None:
     draw = random.Random(1)
-    head = wire.Call(FACTS, 1).encoded(lab.held_by("analyzer").token)
-    calls = [draw.randbytes(draw.randrange(200)) for _ in range(50)]
-    calls += [head + nonsense for nonsense in calls if len(nonsense) > 1]
-    calls += [b"[]\n", b"{}\n", b"[" * 100_000, b'{"token": 1, "agreement": [6]}\n']
+    token = lab.held_by("analyzer").token
+    head = wire.Call(FACTS, 1).announced("Begin", token, 1)
+    lines = [draw.randbytes(draw.randrange(200)) for _ in range(50)]
+    lines += [b"[]\n", b"{}\n", b"[" * 4000, b'{"token": 1, "agreement": [6]}\n']
+    lines.append(f'{{"token": "{token}", "agreement": [6]}}\n'.encode())
     for old, new in (
         ("5a" * 16, "5A" * 16), ('"reports"', '"all"'), ('"clients": 6', '"clients": 0'),
         ('"dimension": 4', '"dimension": 1099511627776'), ('"min_reports": 2', '"min_reports": 7'),
         ('"exponent": -10', '"exponent": -200'), ('"largest": 1048576', '"largest": 0'),
         ('"round_number": 1', '"round_number": 1.5'), ('"batches": 1', '"batches": 0'),
+        ('"method": "Begin"', '"method": "Stop"'), ('"bytes": 1', '"bytes": -1'),
+        ('"bytes": 1', '"bytes": 1e3'), ('"bytes": 1', '"bytes": 7'),
+        ('"bytes": 1', f'"bytes": {10**15}'), ('"client": 0', '"client": 0, "more": 0'),
     ):  # fmt: skip
         assert old.encode() in head
-        calls.append(head.replace(old.encode(), new.encode()))
+        lines.append(head.replace(old.encode(), new.encode()))
     with closing(Store.open(lab.store)) as store:
         handler = RequestHandler(Settings.read(lab.store / "settings.json", "settings"), store, b"")
-        for method, data in product((wire.DELIVER, wire.BEGIN, wire.CLOSE, wire.FETCH), calls):
+
+        def taken(line: bytes) -> bytes:
+            peer, facts = handler.authenticated(line)
+            announced = wire.Announced.of(facts)
+            handler.permit(peer, announced)
+            return handler.answer(announced, draw.randbytes(announced.size))
+
+        for line in lines:
             with pytest.raises(FlShuffleError) as refused:
-                handler.answer(method, data)
+                taken(line)
             assert str(refused.value) and "\n" not in str(refused.value)
+        assert taken(head) == bytes([wire.OPEN])
 
 
 def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
@@ -439,7 +453,7 @@ def test_unusable_reports_are_those_of_the_worst_batch(served: Lab) -> None:
 @pytest.mark.parametrize(
     ("garbage", "settings", "said"),
     [
-        (range(4), [], "a batch has only 2 others; privacy.min_reports and privacy.assumed_honest need 3"),
+        (range(4), [], "only 2 others; privacy.min_reports and privacy.assumed_honest need 3"),
         (range(2), ["privacy.assumed_honest=5"], "need 5"),
     ],
 )
