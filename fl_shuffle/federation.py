@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock, RLock
@@ -23,7 +23,6 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
@@ -283,7 +282,8 @@ class RunParts:
         apart = link_of(config, context.run_config)
         if apart is not None:
             agreement = agreement_of(run, config, plan, dimension)
-            honest = partial(honest_reports, config.privacy.assumed_honest)
+            assumed = config.privacy.assumed_honest
+            honest = assumed if isinstance(assumed, int) else 1
             return RemoteShuffler(apart[0], agreement, apart[1], honest, keep=keep, counted=counted)
         if config.run.noise == "pooled":
             noise = AggregateNoise(

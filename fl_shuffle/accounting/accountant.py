@@ -60,9 +60,11 @@ Vector = NDArray[np.float64]
 
 @dataclass
 class _After:
-    """What is counted if the reports of those `present` [n] are released, too."""
+    """What is counted if the reports of those `present` [n] are released, too; `unusable` of them
+    hide nobody."""
 
     present: Mask
+    unusable: int
     histories: ParticipationHistory
     published: ParticipationHistory
     sums: SumAccount
@@ -136,6 +138,11 @@ class Accountant:
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
         self._totals: ClientTotals | None = None
         self._after: _After | None = None
+        self._before: (
+            tuple[float, ParticipationHistory, ParticipationHistory, SumAccount, NDArray[np.int64]]
+            | None
+        ) = None
+        """What had been counted before the round that was counted last."""
 
     @classmethod
     def of(
@@ -166,10 +173,14 @@ class Accountant:
         """The clients of a class."""
         return self._by_class[self._class_starts[index] : self._class_starts[index + 1]]
 
-    def preview(self, round_number: int, present: Mask) -> Spend:
-        """The cumulative spend if these clients' reports were released; changes nothing."""
+    def preview(self, round_number: int, present: Mask, unusable: int = 0) -> Spend:
+        """The cumulative spend if these clients' reports were released; changes nothing.
+
+        `unusable` of the reports cannot be opened or used. Whose they are is unknown, so they count
+        as released, and hide nobody: as colluders' reports do.
+        """
         # A round is asked about when it is reserved and again when it is committed.
-        after = self._counting(present)
+        after = self._counting(present, unusable)
         if after.spend is not None and after.spend.round_number == round_number:
             return after.spend
         counts = self.class_counts(present)
@@ -179,12 +190,12 @@ class Accountant:
         local = self._local(taken)
         # Where every class is listed, the worst of them is the worst client.
         worst = self._worst_local(present) if len(taken) == LISTED_CLASSES else None
-        proven = self._proven_column(present, local, worst)
+        proven = self._proven_column(after.histories, present, local, worst)
         columns = {
             "gspa": gspa_column(total, self._delta, taken),
-            "specific": self._specific_column(present, taken),
+            "specific": self._specific_column(after.published, taken),
             "proven": proven,
-            "sum": self._sum_column(present, taken, proven),
+            "sum": self._sum_column(after, taken, proven),
             "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
         }
         if self.trust.discrete:
@@ -195,22 +206,31 @@ class Accountant:
         after.spend = Spend(round_number, reports, self._delta, mu, total, columns, release)
         return after.spend
 
-    def commit(self, round_number: int, present: Mask) -> None:
-        """Count a round whose reports were released."""
+    def commit(self, round_number: int, present: Mask, unusable: int = 0) -> None:
+        """Count a round whose reports were released; `unusable` of them hide nobody."""
+        self._before = (
+            self._mu_squared, self._histories, self._published, self._sums, self._taken
+        )  # fmt: skip
         mu = self._published_mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
-        after = self._counting(present)
+        after = self._counting(present, unusable)
         self._histories, self._published, self._sums = after.histories, after.published, after.sums
         self._taken = self._with(present)
         self._after = self._totals = None
 
-    def count(self, rounds: Sequence[tuple[int, Mask]]) -> Spend | None:
-        """Record these rounds, each with the clients whose reports were released; returns what has
-        been spent after the last one, None of none."""
+    def take_back(self) -> None:
+        """Forget the round that was counted last, so that it is counted anew; once a round."""
+        assert self._before is not None
+        self._mu_squared, self._histories, self._published, self._sums, self._taken = self._before
+        self._before = self._after = self._totals = None
+
+    def count(self, rounds: Sequence[tuple[int, Mask] | tuple[int, Mask, int]]) -> Spend | None:
+        """Record these rounds, each with the clients whose reports were released (and how many of
+        the reports were unusable); returns what has been spent after the last one, None of none."""
         spend = None
-        for index, (number, present) in enumerate(rounds, 1):
-            spend = self.preview(number, present) if index == len(rounds) else None
-            self.commit(number, present)
+        for index, (number, present, *unusable) in enumerate(rounds, 1):
+            spend = self.preview(number, present, *unusable) if index == len(rounds) else None
+            self.commit(number, present, *unusable)
         return spend
 
     def lower_columns(self) -> dict[str, Column]:
@@ -224,13 +244,15 @@ class Accountant:
         columns = {"lower": larger_column(self._lower_column(taken), sums), "sum_lower": sums}
         return of_discrete_noise(columns) if self.trust.discrete else columns
 
-    def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
-        """Every client's own headline epsilon [n] if these clients' reports were released."""
+    def client_epsilons_after(self, round_number: int, present: Mask, unusable: int = 0) -> Vector:
+        """Every client's own headline epsilon [n] if these clients' reports were released;
+        `unusable` of them hide nobody."""
+        after = self._counting(present, unusable)
         if self._sums_count:
-            sums = self._counting(present).sums.epsilons(self._delta)
+            sums = after.sums.epsilons(self._delta)
             if not self._smaller:
                 return sums
-        proven = self._each(self._with(present), self._counting(present).histories)[0]
+        proven = self._each(self._with(present), after.histories)[0]
         return np.minimum(sums, proven) if self._sums_count else proven
 
     def client_totals(self) -> ClientTotals:
@@ -286,17 +308,18 @@ class Accountant:
         """Whether the column `sum` is the headline."""
         return self.trust.release == "sum" and self._no_sum is None
 
-    def _sum_column(self, present: Mask, taken: dict[int, int], proven: Column) -> Column:
+    def _sum_column(self, after: _After, taken: dict[int, int], proven: Column) -> Column:
         if self._no_sum is not None:
             return Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum)
-        after = self._counting(present).sums
-        worst = after.worst_epsilons(self._delta)
+        sums = after.sums
+        worst = sums.worst_epsilons(self._delta)
         most = None if proven.overall is None else float(worst.max())
         epsilon = {index: float(worst[index]) for index in taken}
         column = Column("sum", Status.PROVEN, SUM_SOURCE, epsilon, overall=most)
         if self._smaller:
             if most is not None:
-                most = self._worst_proven(present, after.epsilons(self._delta))
+                own = sums.epsilons(self._delta)
+                most = self._worst_proven(after.histories, after.present, own)
             column = smaller_column(column, proven, most)
         return column
 
@@ -311,11 +334,12 @@ class Accountant:
         ]
         return np.minimum(local, np.array(shuffled)[histories.group_of]), local
 
-    def _counting(self, present: Mask) -> _After:
+    def _counting(self, present: Mask, unusable: int) -> _After:
         """Everything with this round added; kept, since preview and commit ask alike."""
         after = self._after
-        if after is None or not np.array_equal(after.present, present):
-            types = self._view.round_types(present)
+        same = after is not None and after.unusable == unusable
+        if after is None or not same or not np.array_equal(after.present, present):
+            types = self._view.round_types(present, unusable)
             published = {}
             if self._publishable:
                 counts = self.class_counts(present)
@@ -325,9 +349,10 @@ class Accountant:
                         published[index] = kind
             after = self._after = _After(
                 present.copy(),
+                unusable,
                 self._histories.after(types, self._view.account_of, present, self._times),
                 self._published.after(published, self._class_of, present, self._times),
-                self._sums.after(present, self._times),
+                self._sums.after(present, self._times, unusable),
             )
         return after
 
@@ -362,10 +387,11 @@ class Accountant:
         worst = worst_local_epsilons(self._alone, self._class_of, taken, everybody, 1, self._delta)
         return float(worst[0])
 
-    def _worst_proven(self, present: Mask, sums: Vector | None = None) -> float:
+    def _worst_proven(
+        self, histories: ParticipationHistory, present: Mask, sums: Vector | None = None
+    ) -> float:
         """The largest proven epsilon of all clients: max over histories of min(local, shuffled),
         or of the smaller of that and the client's own in `sums` [n]."""
-        histories = self._counting(present).histories
         groups, taken = len(histories.distinct), self._with(present)
         if sums is None:
             local = worst_local_epsilons(
@@ -377,21 +403,25 @@ class Accountant:
             np.maximum.at(local, histories.group_of, np.minimum(own, sums))
         return largest_epsilon(self._library, histories.distinct, self._delta, local.tolist())
 
-    def _proven_column(self, present: Mask, local: dict[int, float], worst: float | None) -> Column:
+    def _proven_column(
+        self,
+        histories: ParticipationHistory,
+        present: Mask,
+        local: dict[int, float],
+        worst: float | None,
+    ) -> Column:
         note = self._no_credit
         if note is not None:
             return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
-        histories = self._counting(present).histories
         epsilon = dict(local)
         for index, own in local.items():
             if met := histories.of(self._members(index)):
                 epsilon[index] = largest_epsilon(self._library, met, self._delta, [own] * len(met))
-        worst = None if worst is None else self._worst_proven(present)
+        worst = None if worst is None else self._worst_proven(histories, present)
         source, note = (DECLARED_SOURCE, DECLARED_NOTE) if self._declared else (SHUFFLED_SOURCE, "")
         return Column("proven", Status.PROVEN, source, epsilon, note, worst)
 
-    def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:
-        histories = self._counting(present).published
+    def _specific_column(self, histories: ParticipationHistory, taken: dict[int, int]) -> Column:
         epsilon = {}
         for index in taken:
             if met := histories.of(self._members(index)):

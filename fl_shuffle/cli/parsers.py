@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from fl_shuffle import declare
 from fl_shuffle.errors import suggestion
+from fl_shuffle.shuffler.remote import MEMORY, SLOWEST
 
 Parser = argparse.ArgumentParser
 Group = Parser | argparse._ArgumentGroup
@@ -288,3 +289,7 @@ def shuffler(parser: Parser) -> None:
     option(init, "--largest-report", "BYTES", most, type=int, default=LARGEST_REPORT)
     option(serve, "directory", "DIR", "the shuffler's own folder")
     option(serve, "--listen", "HOST:PORT", "where to listen (default: its address)")
+    memory = f"most bytes of reports that are on their way together (default: {MEMORY})"
+    option(serve, "--memory", "BYTES", memory, type=int, default=MEMORY)
+    slowest = f"slowest line of a site, in bytes a second (default: {SLOWEST})"
+    option(serve, "--slowest", "BYTES", slowest, type=int, default=SLOWEST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 from argparse import Namespace
@@ -53,14 +52,13 @@ def _init(arguments: Namespace) -> int:
 
 def _serve(arguments: Namespace) -> int:
     """Answer calls until the process is asked to end."""
-    # gRPC's own messages name peers and times.
-    os.environ["GRPC_VERBOSITY"] = "NONE"
     from fl_shuffle.shuffler.remote.service import opened
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fl_shuffle.shuffler").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with opened(Path(arguments.directory), arguments.listen) as server:
+    limits = {"memory": arguments.memory, "slowest": arguments.slowest}
+    with opened(Path(arguments.directory), arguments.listen, **limits) as server:
         try:
             server.wait_for_termination()
         except KeyboardInterrupt:

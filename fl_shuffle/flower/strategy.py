@@ -99,6 +99,11 @@ class RoundLedger(Protocol):
         """Write down whose reports are about to be released. Returns None, and writes nothing, if
         they are so few that releasing them would exceed a budget: nothing may then be."""
 
+    def amend(self, round_number: int, present: Mask, unusable: int) -> tuple[Spend, str]:
+        """Write down, durably, that so many of the committed round's reports cannot be used: they
+        hide nobody, and whose they are is unknown. Returns what has been spent, and which budget
+        that exceeds, in words (empty if none)."""
+
     def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
         """Write down what came of it, and what is needed to go on after it (None: nothing is)."""
 
@@ -268,7 +273,7 @@ class ShuffleStrategy(PlayedByStart):
         if spend is None:
             self.shuffler.forget(number)
         elif not one_by_one:
-            self._step(number, batch)
+            spend = self._step(number, batch, present, spend)
         return spend
 
     def _collect(
@@ -323,14 +328,25 @@ class ShuffleStrategy(PlayedByStart):
             if node not in silent and not self._collect(grid, [(request, node)], batch, step):
                 silent.add(node)
 
-    def _step(self, number: int, batch: Batch) -> None:
-        """Move the model against what the analyzer makes of the batch, or stop if it is nothing."""
+    def _step(self, number: int, batch: Batch, present: Mask, spend: Spend) -> Spend:
+        """Move the model against what the analyzer makes of the batch, or stop if it is nothing;
+        returns what has been spent, unusable reports considered."""
         try:
-            found = self.analyzer(batch.release())
+            shuffled = batch.release()
+            if shuffled.unusable:
+                # Before the step: what readers of the model get is on record with its whole cost.
+                spend, too_much = self.ledger.amend(number, present, shuffled.unusable)
+                if too_much:
+                    self._fail(number, f"unusable reports made it cost {too_much}")
+                    return spend
+            found = self.analyzer(shuffled)
         except UnusableBatchError as error:
+            if error.unusable:
+                spend, _ = self.ledger.amend(number, present, error.unusable)
             self._fail(number, str(error))
         else:
             self.optimizer.step(found.to(torch.float32), number, self._rounds)
+        return spend
 
     def _fail(self, number: int, why: str) -> None:
         self.failed = True

@@ -134,8 +134,9 @@ class LedgerRecord(RunView):
 
     `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilons[name]` have an
     entry per committed round, NaN where a column does not apply. `attempts` lists (round, mask of
-    clients) per release, in order: a round that was tried again after a crash stands there once for
-    each attempt that may have released something else. `recorded_spend` is every client's (rounds,
+    clients, how many of the reports are unusable) per release, in order: a round that was tried
+    again after a crash stands there once for each attempt that may have released something else.
+    `recorded_spend` is every client's (rounds,
     proven, sum, local) [clients, 4] as recorded at the run's end, NaN where a column says nothing,
     None before that. `entries` says how much was written of its attempts (`Ledger.entries`),
     `checkpoint` from where to go on: (round, state), None for a run that never got that far;
@@ -157,13 +158,15 @@ class LedgerRecord(RunView):
             )
         clients, size = len(self.class_of), (len(self.class_of) + 7) // 8
         limits = {"expected_reports": (0, clients), "present": (size, size)}
+        limits["released"] = (0, 1 + clients)
         tried = read(path, database, "reservations", **limits)
         self.link = require_links(path, first, tried)
         self.entries = 2 * len(tried) - (not tried[-1][4]) if tried else 0
-        self.attempts = [(row[1], _mask(row[5], clients)) for row in tried if row[4]]
-        if self.seeded:
-            # A repeated attempt releases the same bits again: it counts once.
-            self.attempts = list(dict(self.attempts).items())
+        released = [(row[1], _mask(row[5], clients), row[4] - 1) for row in tried if row[4]]
+        # A repeated attempt of a seeded run releases the same bits again: it counts once.
+        self.attempts = (
+            list({row[0]: row for row in released}.values()) if self.seeded else released
+        )
         table = self.table()
         self.rounds, self.reports = table["round"], table["n_reports"]
         self.epsilons = {name: table[key] for name, key in EPSILONS.items()}

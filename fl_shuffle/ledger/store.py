@@ -227,7 +227,35 @@ class Ledger:
         if self._attempt is None or self._attempt[0][1] != spend.round_number:
             raise RunError(f"round {spend.round_number} is not the one under way in {self.path}")
         reserved, before = self._attempt
-        row = (*reserved[:4], 1, _bitmap(present))
+        self._record((*reserved[:4], 1, _bitmap(present)), before, spend, counts)
+
+    def amend(
+        self, spend: Spend, counts: Mapping[int, int], present: NDArray[np.bool_], unusable: int
+    ) -> bool:
+        """Stage that `unusable` of the newest attempt's reports hide nobody, and what it costs;
+        returns whether the ledger did not know that.
+
+        Otherwise as `record`. Raises `RunError` if the newest attempt is not this round's, with
+        these reports.
+        """
+        newest = self._db.execute(
+            "SELECT attempt, round, expected_reports, epsilon, released, present, link "
+            "FROM reservations ORDER BY attempt DESC LIMIT 2"
+        ).fetchall()
+        known = newest[0] if newest else (0,) * 7
+        if (known[1], known[5], known[6]) != (spend.round_number, _bitmap(present), self._link):
+            raise RunError(
+                f"the newest attempt in {self.path} is not round {spend.round_number} with these "
+                "reports: another process writes there; nothing more is released"
+            )
+        before = newest[1][6] if len(newest) > 1 else self._first
+        self._record((*known[:4], 1 + unusable, known[5]), before, spend, counts)
+        return known[4] != 1 + unusable
+
+    def _record(
+        self, row: tuple[Any, ...], before: str, spend: Spend, counts: Mapping[int, int]
+    ) -> None:
+        """Stage the newest attempt's row as it is now, and what the round has spent."""
         link = next_link(before, row)
         spent = [spend.columns[name] for name in SPENT_NAMES]
         later = [None] * len(LOWER_NAMES)
@@ -235,14 +263,14 @@ class Ledger:
             (spend.round_number, index, count, *(one.epsilon.get(index) for one in spent), *later)
             for index, count in counts.items()
         ]
-        whole = (spend.round_number, spend.n_reports, reserved[2], spend.delta, spend.mu_round,
+        whole = (spend.round_number, spend.n_reports, row[2], spend.delta, spend.mu_round,
                  spend.mu_total, *(one.worst for one in spent), *later, None)  # fmt: skip
         try:
             insert(self._db, "rounds", [whole])
             changed = self._db.execute(
-                "UPDATE reservations SET released = 1, present = ?, link = ? "
+                "UPDATE reservations SET released = ?, present = ?, link = ? "
                 "WHERE attempt = ? AND round = ? AND link = ?",
-                (row[5], link, *row[:2], self._link),
+                (row[4], row[5], link, *row[:2], self._link),
             ).rowcount
             if changed != 1:
                 raise RunError(

@@ -120,7 +120,8 @@ TABLES: dict[str, tuple[Cell, ...]] = {
     "clients": (_key("client_id"), Cell("class_id", int)),
     "reservations": (
         _key("attempt", 1), Cell("round", int, 1), Cell("expected_reports", int),
-        *_reals("epsilon"), Cell("released", int, 0, 1),
+        # 1, and one more for each of its reports that cannot be used: 0 until it is released.
+        *_reals("epsilon"), Cell("released", int),
         Cell("present", bytes, optional=True), Cell("link", str),
     ),
     "rounds": (

@@ -45,11 +45,11 @@ class RunRecord(LedgerRecord):
         dimension = self.meta["dimension"]
         accountant = Accountant.of(self.config, self.classes, self.class_of, dimension)
         spend = recounted = None
-        for number, present in self.attempts:
+        for number, present, unusable in self.attempts:
             if number >= self.rounds.max(initial=0):  # the last one
-                spend = accountant.preview(number, present)
+                spend = accountant.preview(number, present, unusable)
                 recounted = spend.headline if number in self.rounds else recounted
-            accountant.commit(number, present)
+            accountant.commit(number, present, unusable)
         if spend is not None:
             spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
         return accountant, spend, recounted

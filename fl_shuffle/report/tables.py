@@ -59,11 +59,11 @@ def attendance_table(
     if client is not None:
         require_integer("client", client, minimum=0, maximum=len(run.class_of) - 1)
     if round_number is not None:
-        last = max((number for number, _ in run.attempts), default=1)
+        last = max((number for number, *_ in run.attempts), default=1)
         require_integer("round", round_number, minimum=1, maximum=last)
     found = []
     tries: dict[int, int] = {}
-    for number, present in run.attempts:
+    for number, present, _ in run.attempts:
         tries[number] = tries.get(number, 0) + 1
         if round_number in (None, number):
             who = np.flatnonzero(present)

@@ -180,7 +180,7 @@ def restore(
         _restore_state(known.path, known.checkpoint[1], optimizer)
     first, attempts = known.first_round, known.attempts
     if known.seeded:
-        attempts = [(number, present) for number, present in attempts if number < first]
+        attempts = [each for each in attempts if each[0] < first]
     counted = attempts[-1][1] if attempts and attempts[-1][0] == first else None
     return accountant.count(attempts), counted
 

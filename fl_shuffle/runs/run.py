@@ -125,8 +125,7 @@ class Run:
             why = f"{arrived}; releasing them would cost {too_much}: thrown away"
             self._stop(round_number, why)
             return None
-        counts, listed = self.accountant.class_counts(present), spend.columns["local"].epsilon
-        self.ledger.record(spend, {i: int(counts[i]) for i in listed if counts[i]}, present)
+        self.ledger.record(spend, self._listed_counts(spend, present), present)
         self.accountant.commit(round_number, present)
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports
@@ -136,6 +135,26 @@ class Run:
             self.ledger.flush()
         self.seconds += time.perf_counter() - started
         return spend
+
+    def amend(self, round_number: int, present: Mask, unusable: int) -> tuple[Spend, str]:
+        """See `fl_shuffle.flower.strategy.RoundLedger.amend`."""
+        started = time.perf_counter()
+        self.accountant.take_back()
+        spend = self.accountant.preview(round_number, present, unusable)
+        too_much = self._too_much(spend, present, unusable)
+        counts = self._listed_counts(spend, present)
+        if self.ledger.amend(spend, counts, present, unusable):
+            text = f"{unusable} of {spend.n_reports} clients sent a report that cannot be used"
+            self.ledger.note(round_number, "unusable", f"{text}: such reports hide nobody")
+        self.accountant.commit(round_number, present, unusable)
+        self.ledger.flush()
+        self.seconds += time.perf_counter() - started
+        return spend, too_much
+
+    def _listed_counts(self, spend: Spend, present: Mask) -> dict[int, int]:
+        """Class -> reports, of the classes that are written down one by one."""
+        counts = self.accountant.class_counts(present)
+        return {i: int(counts[i]) for i in spend.columns["local"].epsilon if counts[i]}
 
     def record(self, outcome: events.RoundOutcome, state: dict[str, Any] | None) -> None:
         """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
@@ -238,13 +257,13 @@ class Run:
         self.ledger.note(round_number, "stopped", why)
         self.ledger.flush()
 
-    def _too_much(self, spend: Spend, present: Mask) -> str:
+    def _too_much(self, spend: Spend, present: Mask, unusable: int = 0) -> str:
         """Which budget this would exceed, in words; empty if none."""
         target = self.config.privacy.target_epsilon
         if target is not None and not spend.headline <= target:
             worst = f"{spend.headline:.6g} (column {spend.headline_column})"
             return f"the worst client {worst}, above the target {target}"
-        over = self._over_lifetime(spend.round_number, present).any()
+        over = self._over_lifetime(spend.round_number, present, unusable).any()
         return "a client more than its lifetime budget" if over else ""
 
     def _within_lifetime(self, round_number: int, participants: Mask) -> Mask:
@@ -258,11 +277,11 @@ class Run:
             self.ledger.note(round_number, "lifetime", spent)
         return allowed
 
-    def _over_lifetime(self, round_number: int, present: Mask) -> Mask:
+    def _over_lifetime(self, round_number: int, present: Mask, unusable: int = 0) -> Mask:
         """Which of these clients this round would bring above their lifetime budget."""
         if self._lifetime is None:
             return np.zeros_like(present)
-        epsilon = self.accountant.client_epsilons_after(round_number, present)
+        epsilon = self.accountant.client_epsilons_after(round_number, present, unusable)
         return np.asarray(present & ~(epsilon <= self._lifetime))
 
 

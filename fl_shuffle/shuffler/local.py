@@ -52,11 +52,13 @@ Answer = Reports | PartialSum
 @dataclass(frozen=True)
 class Shuffled:
     """What leaves a shuffler: `count` reports [count, d], those of a batch in uniformly random
-    order, or only their sum [d]."""
+    order, or only their sum [d]. At most `unusable` reports of each batch cannot be used, beside
+    these: their senders are unknown, and they hide nobody."""
 
     count: int
     reports: Tensor | None = None
     total: Tensor | None = None
+    unusable: int = 0
 
     def mean(self) -> Tensor:
         """The mean report, float32 [d]: the same bits from the reports as from their sum."""
@@ -73,7 +75,11 @@ class Shuffled:
 
 class UnusableBatchError(Exception):
     """A counted batch that no step can be taken from; the run ends, and what it released is
-    paid for."""
+    paid for. `unusable` as for `Shuffled`."""
+
+    def __init__(self, text: str, unusable: int = 0) -> None:
+        self.unusable = unusable
+        super().__init__(text)
 
 
 class Batch(Protocol):

@@ -2,6 +2,8 @@
 
 Every released attempt at a round counts as a round of its own. Whoever was present without being
 counted honest is a colluder; others whose noise is not Gaussian hide nobody and are left out.
+`released` is 1 and the number of an attempt's unusable reports, which hide nobody, whoever sent
+them.
 """
 
 from __future__ import annotations
@@ -80,17 +82,20 @@ def _facts(database: sqlite3.Connection, kind: str, client: int) -> LedgerFacts:
     bits = [bytearray(size) for _ in classes]
     for number, index in clients:
         bits[index][number // 8] |= 128 >> number % 8  # as in `present`: client 0 in the highest
-    members, seen = [int.from_bytes(held, "big") for held in bits], Counter[tuple[int, ...]]()
+    members = [int.from_bytes(held, "big") for held in bits]
+    seen = Counter[tuple[tuple[int, ...], int]]()
     for *_, released, held, _ in attempts:
         present = b"\xff" * size if held is None else held
         require(len(present) == size, "present: not a bit per client")
         if (released or kind == "local") and present[client // 8] << client % 8 & 128:
             mask = int.from_bytes(present, "big")
             counts = tuple((mask & some).bit_count() for some in members)
-            seen[counts] += privacy["reports_per_round"]
+            unusable = max(0, int(released) - 1)
+            require(unusable <= sum(counts), "released: more unusable reports than there are")
+            seen[counts, unusable] += privacy["reports_per_round"]
     rounds = [
-        round_of(classes, class_of[client], counts, times, privacy.get("assumed_honest"))
-        for counts, times in seen.items()
+        round_of(classes, class_of[client], counts, times, privacy.get("assumed_honest"), unusable)
+        for (counts, unusable), times in seen.items()
     ]
     link = last_link(meta, kinds, class_of, attempts)
     run = {"link": link, "unit": privacy["unit"], "relation": meta["relation"]}
@@ -192,23 +197,30 @@ def grid_step(scale: float, radius: float) -> Fraction:
 
 
 def round_of(
-    classes: list[dict[str, str]], own: int, counts: tuple[int, ...], times: int, honest: Any
+    classes: list[dict[str, str]],
+    own: int,
+    counts: tuple[int, ...],
+    times: int,
+    honest: Any,
+    unusable: int = 0,
 ) -> dict[str, Any]:
     """One type of round as certificates state it; `counts`: reports of each class, with the own.
 
-    `honest`: `assumed_honest` of the run: None (all), a count, or a share.
+    `honest`: `assumed_honest` of the run: None (all), a count, or a share; of the reports that are
+    not among the `unusable` ones.
     """
     arrived = sum(counts)
-    kept = arrived if honest is None else honest
+    usable = arrived - unusable
+    kept = usable if honest is None else honest
     if isinstance(honest, float):
         share = decimal(repr(honest), "assumed_honest", fmpq(0), fmpq(1))
-        kept = int((share * arrived).floor())
+        kept = int((share * usable).floor())
     others = [
         {"count": str(count), **{name: each[name] for name in ("scale", "radius", "grid")}}
         for index, (each, here) in enumerate(zip(classes, counts, strict=True))
         if (count := here - (index == own)) and each["noise"] == "gaussian"
     ]
-    colluders = arrived - min(arrived, max(1, kept))
+    colluders = arrived - min(max(1, usable), max(1, kept))
     return {"times": str(times), **classes[own], "others": others, "colluders": str(colluders)}
 
 

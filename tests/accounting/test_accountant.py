@@ -464,6 +464,36 @@ def test_colluders_and_drop_outs_are_left_out(
     assert (0.94 if shared else 1.0) * (left - 1) <= others <= left - 1
 
 
+@pytest.mark.parametrize("release", ["reports", "sum"])
+@pytest.mark.parametrize(
+    ("honest", "unusable", "left"), [(None, 3, 37), (0.5, 4, 18), (30, 12, 28), (None, 40, 1)]
+)
+def test_unusable_reports_hide_nobody(
+    release: str, honest: AssumedHonest, unusable: int, left: int
+) -> None:
+    """As colluders' reports; also where a round is taken back and counted anew."""
+    everybody, class_of = np.ones(40, dtype=bool), np.zeros(40, dtype=np.int64)
+    found, whole, wanted = (
+        make([kind(scale=4.0)], class_of, trust=Trust(release, assumed))
+        for assumed in (honest, honest, left)
+    )
+    found.commit(1, everybody)
+    found.take_back()
+    for number in (1, 2):
+        spend, right = found.preview(number, everybody, unusable), wanted.preview(number, everybody)
+        for name in ("proven", "sum", "local"):
+            assert spend.columns[name].worst == right.columns[name].worst
+        epsilons = found.client_epsilons_after(number, everybody, unusable)
+        assert np.array_equal(epsilons, wanted.client_epsilons_after(number, everybody))
+        found.commit(number, everybody, unusable)
+        wanted.commit(number, everybody)
+        whole.commit(number, everybody)
+    totals = found.client_totals().headline
+    assert np.array_equal(totals, wanted.client_totals().headline)
+    # A count of honest reports below the usable ones stays what it was.
+    assert (totals > whole.client_totals().headline).all()
+
+
 def test_those_are_left_out_that_help_most() -> None:
     """Small balls hide better: 150 colluders of either class leave the wide ones; and all may be of
     the client's own noise."""

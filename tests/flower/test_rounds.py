@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,13 @@ from fl_shuffle.randomizers.noise import AesWords
 from fl_shuffle.randomizers.personal import make_randomizer
 from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.local import ExactSum, LocalShuffler, Shuffled, valid_rows
+from fl_shuffle.shuffler.local import (
+    ExactSum,
+    LocalShuffler,
+    Shuffled,
+    SummedBatch,
+    valid_rows,
+)
 from tests.one_node import nodes
 
 CLIENTS, DIMENSION = 8, 5
@@ -51,7 +58,9 @@ class Rounds:
     def __init__(
         self, *, value: float = 0.5, answering: int = CLIENTS, refusing: bool = False,
         largest: float = np.inf, analyzer: Any = None, sequential: bool = False,
+        exceeding: bool = False,
     ) -> None:  # fmt: skip
+        self.exceeding, self.recorded = exceeding, list[float]()
         self.value, self.answering, self.refusing = value, answering, refusing
         self.events: list[str] = []
         self.reports: list[int] = []
@@ -104,8 +113,15 @@ class Rounds:
         spend = Spend(round_number, self.reports[-1], 1e-5, None, None, columns)
         return None if self.refusing else spend
 
+    def amend(self, round_number: int, present: np.ndarray, unusable: int) -> tuple[Spend, str]:
+        self.note(f"amend by {unusable}")
+        columns = {"proven": Column("proven", Status.PROVEN, "", {0: 2.0})}
+        spend = Spend(round_number, int(present.sum()), 1e-5, None, None, columns)
+        return spend, "more than there is" if self.exceeding else ""
+
     def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
         self.note("record")
+        self.recorded.append(outcome.spend.columns["proven"].epsilon[0])
 
 
 @pytest.mark.parametrize("sequential", [False, True])
@@ -163,6 +179,22 @@ def test_the_ledger_is_written_before_the_model_moves(refusing: bool) -> None:
     assert played.play() == [1.0 if refusing else 0.5] * DIMENSION
     after = [] if refusing else ["evaluate after the step", "record after the step"]
     assert played.events == ["reserve", "broadcast", "commit", *after]
+
+
+@pytest.mark.parametrize("exceeding", [False, True])
+def test_unusable_reports_are_on_record_before_the_step(
+    monkeypatch: pytest.MonkeyPatch, exceeding: bool
+) -> None:
+    """A step that would break a budget is not taken."""
+    release = SummedBatch.release
+    monkeypatch.setattr(SummedBatch, "release", lambda own: replace(release(own), unusable=2))
+    played = Rounds(exceeding=exceeding)
+    assert played.play(2) == [1.0 if exceeding else 0.0] * DIMENSION
+    assert played.events[:4] == ["reserve", "broadcast", "commit", "amend by 2"]
+    assert played.recorded == [2.0] * (1 if exceeding else 2)
+    assert played.strategy.failed is exceeding
+    why = "unusable reports made it cost more than there is"
+    assert (why in str(played.strategy.stopped)) is exceeding
 
 
 def test_no_round_is_played_without_the_ledger() -> None:

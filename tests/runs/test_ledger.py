@@ -53,8 +53,8 @@ def test_every_release_stays_on_the_bill_and_nothing_else(tmp_path: Path) -> Non
         ledger.reserve(2, 11, 99.0, present)
     assert released(folder) == [(1, 2, 11), (1, 3, 12), (2, 4, 11)]
     attempts = LedgerRecord(folder).attempts
-    assert [number for number, _ in attempts] == [1, 1, 2]
-    for (_, found), mask in zip(attempts, (present, everybody, present), strict=True):
+    assert [(number, unusable) for number, _, unusable in attempts] == [(1, 0), (1, 0), (2, 0)]
+    for (_, found, _), mask in zip(attempts, (present, everybody, present), strict=True):
         assert (found == mask).all()
 
 

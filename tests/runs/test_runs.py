@@ -85,7 +85,7 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
     settings = ("data.clients=300", "training.participation=0.6")
     run = play("run", *settings, options=("--budgets", str(path)))
     read = LedgerRecord(run)
-    presence = [present for _, present in read.attempts]
+    presence = [present for _, present, _ in read.attempts]
     taken = np.sum(presence, axis=0)
     expected = [
         gaussian_epsilon(1e-5, read.classes[own].exposure * np.sqrt(times)) if times else 0.0

@@ -85,9 +85,12 @@ class ShuffledView:
         # More reports never hide less, so who gets no credit from everybody is not given any.
         self._creditable = {} if self._sequential else self._credited()
 
-    def _lost(self, arrived: int) -> int:
-        """How many of so many reports may be colluders'."""
-        return arrived - honest_reports(self._assumed_honest, arrived) if arrived else 0
+    def _lost(self, arrived: int, unusable: int = 0) -> int:
+        """Return how many of the reports that arrived hide nobody: those of colluders, and the
+        `unusable` ones, whose senders are unknown."""
+        if not arrived:
+            return 0
+        return arrived - honest_reports(self._assumed_honest, max(1, arrived - unusable))
 
     def _add_cohorts(self, clients: NDArray[np.int64]) -> None:
         """Groups of those whose noise somebody else has as well; `clients` [classes]."""
@@ -168,13 +171,16 @@ class ShuffledView:
         wholes = self._kinds(counts, hidden, lost)
         return {index: whole for index, whole in wholes.items() if curve_of(whole).credit}
 
-    def round_types(self, present: Mask) -> dict[int, RoundKind]:
+    def round_types(self, present: Mask, unusable: int = 0) -> dict[int, RoundKind]:
         """Group -> how this round looks to its clients, for every group that may ever get credit.
+
+        `unusable` of the reports hide nobody, and whose they are is unknown.
 
         Such a group is listed in every round, credited or not: its history must be complete. The
         types depend on who is present and on nothing that was asked before.
         """
-        counts, lost = self._counts(present), self._lost(int(np.count_nonzero(present)))
+        counts = self._counts(present)
+        lost = self._lost(int(np.count_nonzero(present)), unusable)
         here = [index for index in self._creditable if counts[index]]
         found = self._kinds(counts, here, lost)
         return {index: kind.lessened(self._creditable[index]) for index, kind in found.items()}

@@ -110,6 +110,7 @@ class _SumCost(NamedTuple):
     """`SumTable.cost` of the latest sum: the next one often holds the same reports."""
 
     counts: NDArray[np.int64]
+    honest: int
     cost: Vector
     attacked: Vector
 
@@ -166,16 +167,20 @@ class SumAccount:
         none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
         return cls(class_of, reason, assumed_honest, none, none, never, table)
 
-    def after(self, present: Mask, times: int = 1) -> SumAccount:
-        """One more round of `times` sums, each of a report of these clients [n]."""
+    def after(self, present: Mask, times: int = 1, unusable: int = 0) -> SumAccount:
+        """One more round of `times` sums, each of a report of these clients [n].
+
+        `unusable` of the reports are in no sum, and whose they are is unknown.
+        """
         table = self._table
         if table is None or not present.any():
             return self
         counts = np.bincount(self.class_of[present], minlength=len(table.scale))
         latest = self._latest
-        if latest is None or not np.array_equal(latest.counts, counts):
-            honest = honest_reports(self.assumed_honest, int(counts.sum()))
-            latest = _SumCost(counts, *table.cost(counts, honest))
+        honest = honest_reports(self.assumed_honest, max(1, int(counts.sum()) - unusable))
+        same = latest is not None and latest.honest == honest
+        if latest is None or not same or not np.array_equal(latest.counts, counts):
+            latest = _SumCost(counts, honest, *table.cost(counts, honest))
         cost, attacked = latest.cost[self.class_of], latest.attacked[self.class_of]
         sent = times * present
         return replace(

@@ -3,3 +3,8 @@
 A client seals its report and hands it to the shuffler; the analyzer (the server) gets a round's
 reports in random order, or their sum, and who took part. See docs/deployment.md.
 """
+
+MEMORY = 1 << 28
+"""Bytes of calls under way together, unless the shuffler's operator says otherwise."""
+SLOWEST = 1 << 14
+"""Bytes a second that a site's line carries at least, unless the operator says otherwise."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -34,17 +34,17 @@ class RemoteShuffler:
     """A shuffler behind `link`. `private` is the analyzer's key (empty where only sums leave),
     `keep` says that somebody looks at single reports.
 
-    `honest` says how many of so many reports must be honest ones: which client sent a report that
-    cannot be used is not known, so that a batch with fewer usable ones ends the run. `counted` is
-    the round, if any, whose reports the ledger has counted and from which no step was taken: it is
-    closed there, or the shuffler's store is older than the run. All methods raise `ShufflerError`
-    for a shuffler that refuses or does not answer.
+    A report that cannot be opened, or is no honest one, is a report that is not there; a batch with
+    fewer usable ones than `privacy.min_reports`, or than the `honest` ones that the configuration
+    promises by number, ends the run. `counted` is the round, if any, whose reports the ledger has
+    counted and from which no step was taken: it is closed there, or the shuffler's store is older
+    than the run. All methods raise `ShufflerError` for a shuffler that refuses or does not answer.
     """
 
     link: Link
     agreement: Agreement
     private: bytes
-    honest: Callable[[int], int]
+    honest: int
     keep: bool
     counted: int | None
 
@@ -147,12 +147,15 @@ class RemoteBatch:
             )
         if usable < sent:
             log.warning("round %d: %d of %d reports cannot be used", number, sent - usable, sent)
-        if valid.min() < max(1, self._shuffler.honest(self._count)):
+        fewest, least = int(valid.min()), max(agreement.min_reports, self._shuffler.honest)
+        # Each batch is a round of its own to the accountant, which has one number for all of them.
+        unusable = self._count - fewest
+        if fewest < least:
             raise UnusableBatchError(
-                f"{sent - usable} of {sent} reports cannot be used, and whose they are is not "
-                "known: fewer are honest than is assumed (privacy.assumed_honest); if some clients "
-                "may not be, say how many are, in a new run"
+                f"{sent - usable} of {sent} reports cannot be used, and a batch has only {fewest} "
+                f"others; privacy.min_reports and privacy.assumed_honest need {least}",
+                unusable,
             )
         if keep:
-            return Shuffled(usable, reports=torch.stack(rows))
-        return Shuffled(usable, total=torch.from_numpy(total))
+            return Shuffled(usable, reports=torch.stack(rows), unusable=unusable)
+        return Shuffled(usable, total=torch.from_numpy(total), unusable=unusable)

@@ -130,6 +130,12 @@ def require_address(address: object) -> str:
     return text
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Those in `HOST:PORT`; an IPv6 host without its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _text_of(path: Path, *, private: bool) -> str:
     with said_in_one_line(path, "read", ConfigError):
         if private and path.stat().st_mode & 0o077:

@@ -1,11 +1,14 @@
 """What a shuffler does with each call: who may, what is kept, what leaves.
 
-It logs rounds, without times, and never a client: what it writes tells nobody who sent when.
+It logs rounds and refused calls, without times or addresses, and no report that was taken: its log
+does not say who sent when.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +17,7 @@ from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.credentials import Settings, digest_of
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD
 from fl_shuffle.shuffler.remote.store import Store
-from fl_shuffle.shuffler.remote.wire import Call, ShufflerError
+from fl_shuffle.shuffler.remote.wire import Announced, ShufflerError
 
 log = logging.getLogger("fl_shuffle.shuffler")
 
@@ -22,54 +25,88 @@ PAGE_BYTES = 1 << 22
 """About so much of a batch goes out at a time."""
 
 
+@dataclass(frozen=True)
+class Peer:
+    """Who calls, as its token says: the analyzer, or a site with its `clients`."""
+
+    name: str
+    clients: range | None = None
+
+
 class RequestHandler:
-    """Answers calls, from several threads, or raises `ShufflerError`. `private` is the shuffler's
-    own key."""
+    """Answers calls, from several threads, or raises `FlShuffleError`. `private` is the shuffler's
+    own key.
+
+    A call goes through all of these in turn: who is it (`authenticated`), may it call so
+    (`permit`), are its bytes wanted (`wants`), what comes of it (`answer`).
+    """
 
     def __init__(self, settings: Settings, store: Store, private: bytes) -> None:
         self._settings = settings
         self._store = store
         self._private = private
+        self._peers = {settings.analyzer: Peer("the analyzer")}
         parts = np.array_split(np.arange(settings.clients), max(1, len(settings.sites)))
-        self._clients = dict(zip(settings.sites, parts, strict=False))
+        for number, digest in enumerate(settings.sites):
+            clients = range(int(parts[number][0]), int(parts[number][-1]) + 1)
+            self._peers[digest] = Peer(f"site {number}", clients)
 
-    def answer(self, method: str, data: bytes) -> bytes:
-        """What is said to a call as it travels.
+    def authenticated(self, line: bytes) -> tuple[Peer, dict[str, Any]]:
+        """Who sent a line that announces a call, and what else it says, unchecked; raises
+        `ShufflerError` alone."""
+        token, facts = wire.facts_in(line)
+        peer = self._peers.get(digest_of(token))
+        if peer is None:
+            raise ShufflerError("this token was not handed out by this shuffler", "UNAUTHENTICATED")
+        return peer, facts
+
+    def permit(self, peer: Peer, announced: Announced) -> None:
+        """Refuse a call that is not this peer's to make, or with other than its number of bytes."""
+        call, size = announced.call, announced.size
+        if announced.method != wire.DELIVER:
+            if peer.clients is not None:
+                raise ShufflerError("this is not the analyzer's token", "UNAUTHENTICATED")
+            bitmap = (call.agreement.clients + 7) // 8
+            if size > max(bitmap, wire.POSITION_BYTES):
+                raise ShufflerError("no call of the analyzer sends so much", "INVALID_ARGUMENT")
+            return
+        if peer.clients is None:
+            raise ShufflerError("the analyzer's token delivers no reports", "PERMISSION_DENIED")
+        if call.client not in peer.clients:
+            raise ShufflerError("this token does not speak for that client", "PERMISSION_DENIED")
+        whole, most = call.agreement.delivery_bytes, self._settings.largest_report + OVERHEAD
+        if size > most or size != whole:
+            said = f"what a client sends of a round has {whole} bytes, no other number"
+            said = f"{size} bytes are larger than what this shuffler takes" if size > most else said
+            raise ShufflerError(said, "INVALID_ARGUMENT")
+
+    def wants(self, announced: Announced) -> bool:
+        """Whether its bytes are wanted; not those of a report that is there already."""
+        if announced.method != wire.DELIVER:
+            return True
+        call = announced.call
+        return self._store.wants(call.agreement, call.round_number, call.client)
+
+    def answer(self, announced: Announced, sent: bytes) -> bytes:
+        """What is said to a call that is permitted, with the bytes that came with it.
 
         A batch is fetched a few pieces at a time, from a position on; none is behind the last one.
         """
-        token, call, sent = Call.decoded(data)
+        call = announced.call
         agreement, number = call.agreement, call.round_number
-        if method == wire.DELIVER:
-            self._deliver(digest_of(token), call, sent)
+        if announced.method == wire.DELIVER:
+            self._store.add(agreement, number, call.client, sent)
             return b""
-        if digest_of(token) != self._settings.analyzer:
-            raise ShufflerError("this is not the analyzer's token", "UNAUTHENTICATED")
-        if method == wire.BEGIN:
+        if announced.method == wire.BEGIN:
             return self._begin(agreement, number, sent)
-        if method == wire.CLOSE:
+        if announced.method == wire.CLOSE:
             return self._close(agreement, number)
-        if method == wire.FINISH:
+        if announced.method == wire.FINISH:
             self._store.hand_over(agreement, number)
             return b""
         first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
         most = max(1, PAGE_BYTES // agreement.piece_bytes)
         return b"".join(self._store.batch(agreement, number, first, most))
-
-    def _deliver(self, site: str, call: Call, sealed: bytes) -> None:
-        """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
-        clients, agreement = self._clients.get(site), call.agreement
-        if clients is None:
-            raise ShufflerError("this token was not handed out by this shuffler", "UNAUTHENTICATED")
-        if not clients[0] <= call.client <= clients[-1]:
-            raise ShufflerError("this token does not speak for that client", "PERMISSION_DENIED")
-        if len(sealed) != agreement.delivery_bytes:
-            raise ShufflerError(
-                f"what a client sends of a round has {agreement.delivery_bytes} bytes, no other "
-                "number",
-                "INVALID_ARGUMENT",
-            )
-        self._store.add(agreement, call.round_number, call.client, sealed)
 
     def _begin(self, agreement: Agreement, number: int, bitmap: bytes) -> bytes:
         """Open a round for the analyzer; answers where it stands."""

@@ -6,20 +6,29 @@ until patience ends; its store knows what it has.
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import IO
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
-from fl_shuffle.shuffler.remote.credentials import Pass
+from fl_shuffle.shuffler.remote.credentials import Pass, host_and_port
 from fl_shuffle.shuffler.remote.sealing import seal
-from fl_shuffle.shuffler.remote.wire import ShufflerError
+from fl_shuffle.shuffler.remote.wire import Reply, ShufflerError
 
-CALL_SECONDS = 60.0
-"""A single call may take so long."""
+CONNECT_SECONDS = 20.0
+STALL_SECONDS = 60.0
+"""A connection on which nothing moves for so long is given up; a slow one is not."""
+CHUNK = 1 << 16
+"""Bytes that are sent at a time."""
 PAUSE_SECONDS = 0.5
 """Between two tries."""
 SHOWN = 200
@@ -28,24 +37,37 @@ AGAIN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 """What may be otherwise at the next try."""
 
 
+@dataclass
+class _Connection:
+    tls: ssl.SSLSocket
+    answers: IO[bytes]
+    used: bool = False
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.answers.close()
+        with suppress(OSError):
+            self.tls.close()
+
+
 class Link:
-    """A channel to the shuffler that a pass is for; `patience`: seconds to go on trying."""
+    """A way to the shuffler that a pass is for; `patience`: seconds to go on trying. Safe to use
+    from several threads. Raises `ConfigError` for a pass whose certificate is none."""
 
     def __init__(self, own: Pass, patience: float) -> None:
         self._own = own
         self._patience = patience
-        credentials = grpc.ssl_channel_credentials(root_certificates=own.certificate.encode())
-        self._channel = grpc.secure_channel(
-            own.address,
-            credentials,
-            options=[
-                ("grpc.max_receive_message_length", -1),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.enable_http_proxy", 0),
-                ("grpc.initial_reconnect_backoff_ms", 200),
-                ("grpc.max_reconnect_backoff_ms", 2000),
-            ],
-        )
+        # Nothing but the pass's own certificate is believed.
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            self._context.load_verify_locations(cadata=own.certificate)
+        except (ssl.SSLError, ValueError):
+            raise ConfigError(
+                f"the pass for {own.address} holds no certificate; get a new one"
+            ) from None
+        self._idle: list[_Connection] = []
+        self._lock = Lock()
 
     def ask(self, method: str, call: wire.Call, sent: bytes = b"") -> bytes:
         """The answer to a call, in this pass's name, with what is `sent` beside it.
@@ -53,15 +75,13 @@ class Link:
         After an error that passes it is asked again, as long as patience lasts. Raises
         `ShufflerError`.
         """
-        asked = self._channel.unary_unary(f"/{wire.SERVICE}/{method}")
-        data = call.encoded(self._own.token, sent)
+        line = call.announced(method, self._own.token, len(sent))
         until = time.monotonic() + self._patience
         while True:
-            try:
-                return bytes(asked(data, timeout=CALL_SECONDS))
-            except grpc.RpcError as error:
-                reason, text = error.code().name, str(error.details() or "")
-            said = " ".join(text.split())[:SHOWN]
+            reply, content = self._tried(line, sent)
+            if reply.reason == wire.OK:
+                return content
+            said, reason = " ".join(reply.said.split())[:SHOWN], reply.reason
             if reason not in AGAIN:
                 raise ShufflerError(f"the shuffler at {self._own.address} refused: {said}", reason)
             if time.monotonic() > until:
@@ -71,6 +91,62 @@ class Link:
                     reason,
                 )
             time.sleep(PAUSE_SECONDS)
+
+    def _tried(self, line: bytes, sent: bytes) -> tuple[Reply, bytes]:
+        """An answer, once; of no connection a reply that says so."""
+        while True:
+            try:
+                connection = self._connected()
+            except OSError as error:
+                return Reply("UNAVAILABLE", str(error) or type(error).__name__), b""
+            used = connection.used
+            try:
+                found = _exchanged(connection, line, sent)
+            except (OSError, ValueError) as error:
+                connection.close()
+                if used:
+                    continue  # it may have ended while nobody used it
+                return Reply("UNAVAILABLE", str(error) or type(error).__name__), b""
+            connection.used = True
+            with self._lock:
+                self._idle.append(connection)
+            return found
+
+    def _connected(self) -> _Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        host, port = host_and_port(self._own.address)
+        plain = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tls = self._context.wrap_socket(plain, server_hostname=host)
+        except BaseException:
+            plain.close()
+            raise
+        tls.settimeout(STALL_SECONDS)
+        return _Connection(tls, tls.makefile("rb"))
+
+
+def _exchanged(connection: _Connection, line: bytes, sent: bytes) -> tuple[Reply, bytes]:
+    """Announce a call, send its bytes when they are asked for, and take the answer."""
+    connection.tls.sendall(line)
+    while (reply := _reply(connection)).reason in (wire.WAITING, wire.CONTINUE):
+        if reply.reason == wire.CONTINUE:
+            # A timeout is for all that `sendall` is given: a slow line takes a piece at a time.
+            for start in range(0, len(sent), CHUNK):
+                connection.tls.sendall(sent[start : start + CHUNK])
+    content = connection.answers.read(reply.size)
+    if len(content) != reply.size:
+        raise ConnectionError("the connection ended in the middle of an answer")
+    return reply, content
+
+
+def _reply(connection: _Connection) -> Reply:
+    line = connection.answers.readline(wire.HEAD_BYTES)
+    if not line:
+        raise ConnectionError("the connection ended without an answer")
+    return Reply.decoded(line)
 
 
 class Sender:

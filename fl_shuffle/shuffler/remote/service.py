@@ -1,43 +1,45 @@
 """The shuffler's process: a directory that is its own, and a server with TLS.
 
-`initialise` makes the directory and what is handed out; `opened` answers calls over gRPC, whose
-messages are the plain bytes of `wire`.
+`initialise` makes the directory and what is handed out; `opened` answers the calls of `wire`.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import secrets
+import socket
+import ssl
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fl_shuffle.durable_files import PRIVATE_FOLDER, said_in_one_line
-from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
-from fl_shuffle.shuffler.remote import wire
-from fl_shuffle.shuffler.remote.credentials import Pass, Settings, digest_of, require_address
+from fl_shuffle.errors import ConfigError, require_integer
+from fl_shuffle.shuffler.remote import MEMORY, SLOWEST
+from fl_shuffle.shuffler.remote.credentials import (
+    Pass,
+    Settings,
+    digest_of,
+    host_and_port,
+    require_address,
+)
 from fl_shuffle.shuffler.remote.handler import RequestHandler, log
-from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, OVERHEAD, public_key
+from fl_shuffle.shuffler.remote.limits import Limits
+from fl_shuffle.shuffler.remote.listener import Listener, listening
+from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, public_key
 from fl_shuffle.shuffler.remote.store import Store
 
 SETTINGS = "settings.json"
 CERTIFICATE_DAYS = 3650
 """So long a made certificate holds."""
-THREADS = 8
-"""Calls that are worked on at a time."""
-MOST_CALLS = 64
-"""Calls that may wait; more are turned away, and come again."""
-GRACE_SECONDS = 5.0
-"""Calls under way may take so long to finish when the process is asked to end."""
 
 
 def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> None:
@@ -55,7 +57,7 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
             if any(folder.iterdir()):
                 raise ConfigError(f"{folder} is not empty; choose a new folder")
             folder.chmod(PRIVATE_FOLDER)
-    certificate, tls_key = _certificate(settings.address.rpartition(":")[0].strip("[]"))
+    certificate, tls_key = _certificate(host_and_port(settings.address)[0])
     key = public_key(bytes.fromhex(settings.key)).hex()
 
     def hand_out(kind: str, name: str) -> str:
@@ -98,62 +100,60 @@ def _certificate(host: str) -> tuple[str, str]:
 
 
 @contextmanager
-def opened(directory: Path, listen: str | None = None) -> Iterator[grpc.Server]:
+def opened(
+    directory: Path, listen: str | None = None, *, memory: int = MEMORY, slowest: int = SLOWEST
+) -> Iterator[Listener]:
     """A server that answers calls for the shuffler in `directory`, at `listen` (default: its own
-    address), until this is left.
+    address), until this is left. `memory`, `slowest`: see `Limits`.
 
     Raises `ConfigError` for a directory that is none or an address that cannot be listened at, and
     `RunError` if another process has the directory.
     """
+    most = Limits.of_process(memory, slowest)
     settings = Settings.read(directory / SETTINGS, "settings")
     if directory.stat().st_mode & 0o077:
         raise ConfigError(f"{directory}: others may enter it; run: chmod 700 {directory}")
     address = settings.address if listen is None else require_address(listen)
-    tls = (settings.tls_key.encode(), settings.certificate.encode())
     with closing(Store.open(directory)) as store:
         handler = RequestHandler(settings, store, bytes.fromhex(settings.key))
-        server = _server(handler, settings.largest_report)
-        credentials = grpc.ssl_server_credentials([tls])
+        tls = _tls(directory, settings)
+        with closing(_bound(address)) as port, listening(handler, tls, port, most) as listener:
+            log.info("listening at %s for %d clients", address, settings.clients)
+            yield listener
+
+
+def _bound(address: str) -> socket.socket:
+    """A socket at this address; raises `ConfigError` if there can be none."""
+    host, port = host_and_port(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = found[0]
+        bound = socket.socket(family, kind, protocol)
         try:
-            server.add_secure_port(address, credentials)
-        except RuntimeError:
-            raise ConfigError(f"--listen {address}: cannot be listened at; is it taken?") from None
-        server.start()
-        log.info("listening at %s for %d clients", address, settings.clients)
-        try:
-            yield server
-        finally:
-            server.stop(GRACE_SECONDS).wait()
+            # A shuffler that is started again does not wait for its old connections to expire.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(place)
+        except BaseException:
+            bound.close()
+            raise
+    except OSError:
+        raise ConfigError(f"--listen {address}: cannot be listened at; is it taken?") from None
+    return bound
 
 
-def _server(handler: RequestHandler, largest_report: int) -> grpc.Server:
-    methods = {name: _method(handler, name) for name in wire.METHODS}
-    most = largest_report + OVERHEAD + wire.HEAD_BYTES
-    server = grpc.server(
-        ThreadPoolExecutor(THREADS),
-        maximum_concurrent_rpcs=MOST_CALLS,
-        options=[
-            ("grpc.max_receive_message_length", most),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),
-        ],
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, methods),))
-    return server
-
-
-def _method(handler: RequestHandler, name: str) -> grpc.RpcMethodHandler:
-    """What is wrong with a call is the caller's to know, in one line; a fault of ours is not."""
-
-    def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            return handler.answer(name, data)
-        except FlShuffleError as error:
-            reason, text = getattr(error, "reason", "INVALID_ARGUMENT"), str(error)
-        except Exception as error:
-            log.exception("a call failed here")
-            reason, text = "UNAVAILABLE", f"the shuffler failed: {type(error).__name__}"
-        context.abort(grpc.StatusCode[reason], text)
-        raise AssertionError("unreachable")
-
-    return grpc.unary_unary_rpc_method_handler(handle)
+def _tls(directory: Path, settings: Settings) -> ssl.SSLContext:
+    """TLS with the settings' certificate; raises `ConfigError` for one that is damaged."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        # Python takes them from a file alone; this folder holds the key already.
+        with NamedTemporaryFile("w", dir=directory, prefix="tls-") as file:
+            file.write(settings.certificate + settings.tls_key)
+            file.flush()
+            context.load_cert_chain(file.name)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:80]
+        raise ConfigError(
+            f"{directory / SETTINGS}: its certificate cannot be used ({said}); make a new one"
+        ) from None
+    return context

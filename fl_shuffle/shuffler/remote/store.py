@@ -159,17 +159,24 @@ class Store:
             self._set((run, number), wire.OPEN, wanted)
         return wire.OPEN
 
+    def wants(self, agreement: Agreement, number: int, client: int) -> bool:
+        """Whether a client's reports of an open round are missing; raises as `add` does."""
+        state, asked = self.state_of(agreement, number)
+        if state != wire.OPEN:
+            raise ShufflerError("the round is not open")
+        if client >= len(asked) or not asked[client]:
+            raise ShufflerError("this client is not asked in this round")
+        place = (agreement.run, number, client)
+        query = f"SELECT 1 FROM reports {THIS_ROUND} AND client = ? LIMIT 1"
+        with self._lock:
+            return self._db.execute(query, place).fetchone() is None
+
     def add(self, agreement: Agreement, number: int, client: int, delivery: bytes) -> None:
         """Keep a client's sealed reports of an open round, one for each of its batches together.
         The first delivery counts, and another one is left aside: acknowledgements get lost."""
         place = (agreement.run, number)
         with self._whole() as database:
-            state, asked = self.state_of(agreement, number)
-            if state != wire.OPEN:
-                raise ShufflerError("the round is not open")
-            if client >= len(asked) or not asked[client]:
-                raise ShufflerError("this client is not asked in this round")
-            if self._held(place, client):
+            if not self.wants(agreement, number, client):
                 return
             sealed = pieces_of(delivery, agreement.sealed_bytes)
             try:

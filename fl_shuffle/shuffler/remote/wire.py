@@ -1,32 +1,44 @@
-"""The calls a shuffler answers, and their bytes: a line of JSON, and what is sent with it."""
+"""The calls a shuffler answers, and their bytes over TLS.
+
+A peer sends a line of JSON: the call, its token, and how many bytes it would send beside it. The
+shuffler answers with lines of JSON: "WAITING" any number of times, then "CONTINUE", whereupon the
+peer sends those bytes, or what came of the call, with as many bytes as the line says behind it.
+Nothing but that first line is taken from a peer before the shuffler knows who it is, and what it
+may send. A connection serves one call after the other.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import FlShuffleError, InvalidValueError, require_integer
+from fl_shuffle.errors import FlShuffleError, InvalidValueError, require_choice, require_integer
 from fl_shuffle.shuffler.remote.agreement import Agreement
 
-SERVICE = "fl_shuffle.Shuffler"
 METHODS = DELIVER, BEGIN, CLOSE, FETCH, FINISH = "Deliver", "Begin", "Close", "Fetch", "Finish"
 
 OPEN, CLOSED, HANDED_OVER = range(3)
 """Where a round stands, as `BEGIN` answers in a byte."""
 
+OK, WAITING, CONTINUE = "OK", "WAITING", "CONTINUE"
+"""What an answer says that is no refusal."""
+
 LARGEST_ROUND = (1 << 32) - 1
+LARGEST_CALL = 1 << 40
+"""Bytes beside a call; nothing of a declared size is allocated."""
 HEAD_BYTES = 4096
-"""No such line has more."""
+"""No line has more."""
 POSITION_BYTES = 6
 """Of a position in a batch, as `FETCH` is sent it."""
 
 
 class ShufflerError(FlShuffleError):
-    """A call that a shuffler refuses, or does not answer; `reason` is gRPC's status code, by
-    name."""
+    """A call that a shuffler refuses, or does not answer; `reason` is one of gRPC's names of status
+    codes."""
 
     exit_code = 1
 
@@ -48,23 +60,69 @@ class Call:
         require_integer("round", self.round_number, minimum=1, maximum=LARGEST_ROUND)
         require_integer("client", self.client, minimum=0)
 
-    def encoded(self, token: str, sent: bytes = b"") -> bytes:
-        """The call of whoever has this token, and what is sent with it."""
-        return json.dumps({**asdict(self), "token": token}).encode() + b"\n" + sent
+    def announced(self, method: str, token: str, size: int = 0) -> bytes:
+        """The line that announces this call of a peer with this token, and `size` bytes."""
+        facts = {**asdict(self), "method": method, "token": token, "bytes": size}
+        return json.dumps(facts).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A call that a peer announces: the method, how many bytes it would send, the call itself."""
+
+    method: str
+    size: int
+    call: Call
 
     @classmethod
-    def decoded(cls, data: bytes) -> tuple[str, Call, bytes]:
-        """The token, the call, and what is sent with it; raises `InvalidValueError` for anything
-        else."""
-        line, _, sent = data.partition(b"\n")
+    def of(cls, facts: dict[str, Any]) -> Announced:
+        """What the line says; raises `FlShuffleError` for what cannot be."""
         try:
-            head = json.loads(line)
-            token, facts = str(head.pop("token")), Agreement(**head.pop("agreement"))
-            return token, cls(facts, **head), sent
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-            raise InvalidValueError(
-                "call", f"{len(data)} bytes", "is none of this version"
-            ) from None
+            method = require_choice("method", facts.pop("method"), METHODS)
+            size = require_integer("bytes", facts.pop("bytes"), minimum=0, maximum=LARGEST_CALL)
+            return cls(method, size, Call(Agreement(**facts.pop("agreement")), **facts))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise _none_of_this_version() from None
+
+
+def facts_in(line: bytes) -> tuple[str, dict[str, Any]]:
+    """The token in a line that announces a call, and the rest of it, unchecked; raises
+    `ShufflerError` for any other line."""
+    try:
+        facts = json.loads(line)
+        return str(facts.pop("token")), dict(facts)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise _none_of_this_version() from None
+
+
+def _none_of_this_version() -> ShufflerError:
+    return ShufflerError("this is no call of this version", "INVALID_ARGUMENT")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A line of an answer: a reason, words for a refusal, and how many bytes follow."""
+
+    reason: str
+    said: str = ""
+    size: int = 0
+
+    def encoded(self) -> bytes:
+        """As it travels."""
+        return (
+            json.dumps({"reason": self.reason, "said": self.said, "bytes": self.size}).encode()
+            + b"\n"
+        )
+
+    @classmethod
+    def decoded(cls, line: bytes) -> Reply:
+        """Raises `ValueError` for a line that is none."""
+        try:
+            facts = json.loads(line)
+            size = require_integer("bytes", facts["bytes"], minimum=0)
+            return cls(str(facts["reason"]), str(facts["said"]), size)
+        except (KeyError, TypeError, RecursionError, InvalidValueError):
+            raise ValueError("that is no answer of this version's shuffler") from None
 
 
 def bitmap_of(mask: NDArray[np.bool_]) -> bytes:

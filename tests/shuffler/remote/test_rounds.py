@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from html import unescape
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pytest import CaptureFixture, LogCaptureFixture, MonkeyPatch
 from safetensors.torch import load_file
 
 from clients.app import app as client_app
+from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.api import simulate
 from fl_shuffle.cli import main
@@ -42,9 +43,10 @@ from fl_shuffle.shuffler.remote.client import RemoteBatch, RemoteShuffler
 from fl_shuffle.shuffler.remote.credentials import Pass, Settings, read_key
 from fl_shuffle.shuffler.remote.handler import RequestHandler
 from fl_shuffle.shuffler.remote.link import Link, Sender
-from fl_shuffle.shuffler.remote.sealing import public_key
+from fl_shuffle.shuffler.remote.sealing import public_key, seal
 from fl_shuffle.shuffler.remote.service import opened
 from fl_shuffle.shuffler.remote.store import Store
+from fl_shuffle.verify.ledger import ledger_facts
 from server.app import app as server_app
 from tests.apps import test_own_federation as own_federation
 from tests.one_node import nodes
@@ -92,7 +94,7 @@ class Lab:
 
     def analyzer(self, facts: Agreement = FACTS) -> RemoteShuffler:
         link = Link(self.held_by("analyzer"), self.patience)
-        return RemoteShuffler(link, facts, self.private, int, keep=True, counted=None)
+        return RemoteShuffler(link, facts, self.private, 1, keep=True, counted=None)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -159,8 +161,11 @@ def test_who_may_do_what(tmp_path: Path) -> None:
     posing = Link(replace(analyzer, token=token), 5.0)
     with lab.serving():
         lab.analyzer().open(1, EVERYBODY)
-        for none in (analyzer.token, other.token):
-            with refused("was not handed out"):
+        for none, why in (
+            (analyzer.token, "the analyzer's token delivers no reports"),
+            (other.token, "was not handed out"),
+        ):
+            with refused(why):
                 send(lab, range(1), token=none)
         for client in (3, CLIENTS, 1 << 60):
             with refused("does not speak for that client"):
@@ -222,24 +227,36 @@ def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
 
 def test_nonsense_is_refused_in_one_line(lab: Lab) -> None:
     draw = random.Random(1)
-    head = wire.Call(FACTS, 1).encoded(lab.held_by("analyzer").token)
-    calls = [draw.randbytes(draw.randrange(200)) for _ in range(50)]
-    calls += [head + nonsense for nonsense in calls if len(nonsense) > 1]
-    calls += [b"[]\n", b"{}\n", b"[" * 100_000, b'{"token": 1, "agreement": [6]}\n']
+    token = lab.held_by("analyzer").token
+    head = wire.Call(FACTS, 1).announced("Begin", token, 1)
+    lines = [draw.randbytes(draw.randrange(200)) for _ in range(50)]
+    lines += [b"[]\n", b"{}\n", b"[" * 4000, b'{"token": 1, "agreement": [6]}\n']
+    lines.append(f'{{"token": "{token}", "agreement": [6]}}\n'.encode())
     for old, new in (
         ("5a" * 16, "5A" * 16), ('"reports"', '"all"'), ('"clients": 6', '"clients": 0'),
         ('"dimension": 4', '"dimension": 1099511627776'), ('"min_reports": 2', '"min_reports": 7'),
         ('"exponent": -10', '"exponent": -200'), ('"largest": 1048576', '"largest": 0'),
         ('"round_number": 1', '"round_number": 1.5'), ('"batches": 1', '"batches": 0'),
+        ('"method": "Begin"', '"method": "Stop"'), ('"bytes": 1', '"bytes": -1'),
+        ('"bytes": 1', '"bytes": 1e3'), ('"bytes": 1', '"bytes": 7'),
+        ('"bytes": 1', f'"bytes": {10**15}'), ('"client": 0', '"client": 0, "more": 0'),
     ):  # fmt: skip
         assert old.encode() in head
-        calls.append(head.replace(old.encode(), new.encode()))
+        lines.append(head.replace(old.encode(), new.encode()))
     with closing(Store.open(lab.store)) as store:
         handler = RequestHandler(Settings.read(lab.store / "settings.json", "settings"), store, b"")
-        for method, data in product((wire.DELIVER, wire.BEGIN, wire.CLOSE, wire.FETCH), calls):
+
+        def taken(line: bytes) -> bytes:
+            peer, facts = handler.authenticated(line)
+            announced = wire.Announced.of(facts)
+            handler.permit(peer, announced)
+            return handler.answer(announced, draw.randbytes(announced.size))
+
+        for line in lines:
             with pytest.raises(FlShuffleError) as refused:
-                handler.answer(method, data)
+                taken(line)
             assert str(refused.value) and "\n" not in str(refused.value)
+        assert taken(head) == bytes([wire.OPEN])
 
 
 def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
@@ -401,25 +418,95 @@ def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
         assert database.execute("SELECT DISTINCT rounds FROM client_spend").fetchall() == [(3,)]
 
 
-def test_reports_that_cannot_be_used_end_the_run_unless_some_may_be_hostile(
-    served: Lab, monkeypatch: MonkeyPatch
-) -> None:
+def unopenable(monkeypatch: MonkeyPatch, *which: int) -> None:
+    """From now on the seals with these places among a round's are garbage of the right size."""
     calls, seal = list[bytes](), link.seal
 
-    def first_is_garbage(message: bytes, public: bytes, info: bytes) -> bytes:
+    def some_are_garbage(message: bytes, public: bytes, info: bytes) -> bytes:
         calls.append(seal(message, public, info))
-        return calls[-1] if len(calls) > 1 else bytes(len(calls[-1]))
+        garbage = (len(calls) - 1) % CLIENTS in which
+        return secrets.token_bytes(len(calls[-1])) if garbage else calls[-1]
 
-    monkeypatch.setattr(link, "seal", first_is_garbage)
-    found = summary(play(served, "run"))
-    assert found["failed"] and found["rounds"] == 1
-    assert "1 of 6 reports cannot be used" in found["stopped_early"]
-    calls.clear()
+    monkeypatch.setattr(link, "seal", some_are_garbage)
+
+
+@pytest.mark.parametrize("median", [False, True])
+def test_unopenable_report_is_a_report_that_is_not_there(
+    served: Lab, monkeypatch: MonkeyPatch, median: bool
+) -> None:
+    """The run goes on, and each round costs what it does where one of six clients colludes."""
+    unopenable(monkeypatch, 0)
     # An analyzer gets single reports.
-    median = "server.analyzer=coordinate-median"
-    run = play(served, "other", "privacy.assumed_honest=4", median)
-    assert summary(run)["rounds"] == 3
+    settings = ["server.analyzer=coordinate-median"] * median
+    run = play(served, "run", *settings)
+    found, record = summary(run), read_run(run)
+    assert not found["failed"] and found["rounds"] == 3
     assert "1 of 6 reports cannot be used" in (run / "run.log").read_text()
+    assert [unusable for *_, unusable in record.attempts] == [1, 1, 1]
+    assert [kind for _, kind, _ in record.notes if kind == "unusable"] == ["unusable"] * 3
+    assert record.agrees and not len(record.differing)
+
+    tables = resolve_config(CONFIG, [*settings, "privacy.assumed_honest=5"]).to_dict()
+    rounds = [(number, EVERYBODY) for number in (1, 2, 3)]
+    five, six = (
+        Accountant.of(each, record.classes, record.class_of, record.meta["dimension"])
+        for each in (tables, resolve_config(CONFIG, settings).to_dict())
+    )
+    wanted, less = five.count(rounds), six.count(rounds)
+    assert wanted is not None and less is not None
+    for name in ("proven", "local") if median else ("proven", "sum", "local"):
+        assert record.spent(name) == wanted.columns[name].worst
+    assert median or wanted.columns["sum"].worst > less.columns["sum"].worst
+
+
+def test_unusable_reports_are_those_of_the_worst_batch(served: Lab) -> None:
+    """The second batch lacks two reports, the first none: the round lacks two to the ledger."""
+    facts, site = replace(FACTS, batches=2), Link(served.held_by("site-0"), 5.0)
+    remote = served.analyzer(facts)
+    batch, key = remote.open(1, EVERYBODY), public_key(served.private)
+    for client in range(CLIENTS):
+        one, other = (seal(REPORTS[client].tobytes(), key, facts.info(1)) for _ in range(2))
+        other = secrets.token_bytes(len(other)) if client < 2 else other
+        site.ask(wire.DELIVER, wire.Call(facts, 1, client), one + other)
+    assert batch.close().all()
+    shuffled = batch.release()
+    assert (shuffled.count, shuffled.unusable) == (2 * CLIENTS - 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("garbage", "settings", "said"),
+    [
+        (range(4), [], "only 2 others; privacy.min_reports and privacy.assumed_honest need 3"),
+        (range(2), ["privacy.assumed_honest=5"], "need 5"),
+    ],
+)
+def test_too_few_usable_reports_end_the_run(
+    served: Lab, monkeypatch: MonkeyPatch, garbage: range, settings: list[str], said: str
+) -> None:
+    unopenable(monkeypatch, *garbage)
+    run = play(served, "run", *settings)
+    found = summary(run)
+    assert found["failed"] and found["rounds"] == 1 and said in found["stopped_early"]
+    # The server has them all the same: their whole cost is on record.
+    assert [unusable for *_, unusable in read_run(run).attempts] == [len(garbage)]
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Run, "amend"), (Run, "record")])
+def test_unusable_report_is_counted_after_a_crash(
+    served: Lab, monkeypatch: MonkeyPatch, owner: type, name: str
+) -> None:
+    """The run dies before the ledger knows of the report, or after."""
+    unopenable(monkeypatch, 0)
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        before_second(patch, owner, name, die)
+        play(served, "run")
+    record = read_run(play(served, "run", resume="yes"))
+    assert [unusable for *_, unusable in record.attempts] == [1, 1, 1]
+    assert [kind for _, kind, _ in record.notes if kind == "unusable"] == ["unusable"] * 3
+    assert record.agrees and not len(record.differing) and record.finished
+    # The verifier, which shares no code with the accountant, reads the same.
+    (rounds,) = ledger_facts(record.path, "local", 0)["rounds"]
+    assert (rounds["times"], rounds["colluders"]) == ("3", "1")
 
 
 def test_what_is_older_than_the_run_or_counted_others_is_refused(
