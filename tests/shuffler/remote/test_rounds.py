@@ -187,18 +187,18 @@ def test_a_site_speaks_for_its_own_clients_alone(tmp_path: Path, sites: int) -> 
     with closing(Store.open(lab.store)) as store:
         settings = Settings.read(lab.store / "settings.json", "settings")
         handler = RequestHandler(settings, store, b"")
-        analyzer, everybody = lab.held_by("analyzer").token, wire.bitmap_of(EVERYBODY)
-        handler.answer(wire.BEGIN, wire.Call(FACTS, 1).encoded(analyzer, everybody))
         for site, client in product(range(sites), range(CLIENTS)):
-            token = lab.held_by(f"site-{site}").token
-            delivery = bytes([client]) * FACTS.delivery_bytes
-            call = wire.Call(FACTS, 1, client).encoded(token, delivery)
+            call = wire.Call(FACTS, 1, client)
+            line = call.announced(
+                wire.DELIVER, lab.held_by(f"site-{site}").token, FACTS.delivery_bytes
+            )
+            peer, facts = handler.authenticated(line)
             plays = held_clients({"partition-id": site, "num-partitions": sites}, CLIENTS)
             if client in plays:
-                handler.answer(wire.DELIVER, call)
+                handler.permit(peer, wire.Announced.of(facts))
             else:
                 with refused("does not speak for that client"):
-                    handler.answer(wire.DELIVER, call)
+                    handler.permit(peer, wire.Announced.of(facts))
 
 
 def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
