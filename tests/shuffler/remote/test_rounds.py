@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from html import unescape
+from itertools import product
 from pathlib import Path
 from typing import Any
 
