@@ -36,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"ACCEPTED: {accepted.statement()}")
     if given.ledger is not None:
         print(f"facts: as the ledger has them, last link {accepted.link}")
+    else:
+        print("facts: as the certificate states them, compared with no ledger")
     print(f"sha256 {hashlib.sha256(raw).hexdigest()}")
     return 0
 

@@ -240,6 +240,7 @@ def test_statement_is_the_claim_with_its_relation(
     assert main([str(path)]) == 0
     said = capsys.readouterr().out
     assert f"for replacing {words}" in said and written["claim"]["adversary"] in said
+    assert "\nfacts: as the certificate states them, compared with no ledger\n" in said
 
 
 def test_several_reports_a_round_are_an_assumption() -> None:
