@@ -18,7 +18,7 @@ from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.data.task import forget_data
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
-from fl_shuffle.run_words import footer, noise_words, one_line
+from fl_shuffle.run_words import footer, hiding_advice, noise_words, one_line
 from fl_shuffle.runs.display import FlowerLog, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
@@ -50,6 +50,23 @@ def test_the_result_goes_to_stdout_and_the_rest_to_stderr(
     assert told[True].err.startswith("! simulation: noise is seeded")
     assert "4/4" not in told[True].err and " 4/4 " in told[False].err
     assert told[False].out.splitlines() == footer(summary) and len(footer(summary)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "levels", "clipping"),
+    [
+        ({}, False, False),  # the quickstart clips by budget
+        ({"privacy.personalization": "noise"}, True, True),
+        ({"privacy.personalization": "noise", "budgets.levels": 1}, False, False),
+        ({"privacy.personalization": "noise", "budgets.levels": 0}, True, True),
+    ],
+)
+def test_advice_names_no_setting_that_is_set(
+    overrides: dict[str, Any], levels: bool, clipping: bool
+) -> None:
+    advice = hiding_advice(resolve_config("configs/quickstart.toml", overrides).to_dict())
+    assert ("budgets.levels" in advice, "clipping" in advice) == (levels, clipping)
+    assert "more clients" in advice
 
 
 def test_a_deployments_log_has_no_times(
