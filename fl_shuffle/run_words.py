@@ -30,6 +30,7 @@ METRICS_STAY = (
     "metrics that clients return, and their evaluations, stay with them: they are exact numbers "
     "about private records"
 )
+MORE_TO_HIDE_AMONG = "more clients or smaller budgets"
 SAME = 0.02
 """A bound that is smaller by less than this share is no gain worth a word."""
 
@@ -197,10 +198,10 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
     alone, of_alone = local, "proven, against whoever runs the server, which shuffles"
     of_alone += " (privacy.shuffler)"
     if hides_nobody(reported, local):
-        of_alone = (
-            "a client's own noise alone: here shuffling hides nobody (too many noise scales or too "
-            'few clients: budgets.levels, privacy.personalization = "clipping")'
-        )
+        # A summary of version 0.1 has no advice.
+        advice = summary.get("advice")
+        of_alone = "a client's own noise alone: shuffling hides nobody here"
+        of_alone += f"; {advice}" if advice else ""
     elif summary["shuffler"] != "in-server":
         alone = None
     entries = [
@@ -221,6 +222,20 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
         nothing = "nothing: nobody checks what clients' training adds"
         return [_entry(*entries[0]), f"{'  proven':<11}{'-':<8} {nothing}"]
     return [_entry(*entry) for entry in entries if entry[1] is not None]
+
+
+def hiding_advice(config: Mapping[str, Any]) -> str:
+    """Return what could let shuffling hide a client: only settings that are not set already.
+
+    `config` is a resolved configuration, `Config.to_dict()`.
+    """
+    found = []
+    budgets = config["budgets"]
+    several = budgets["distribution"] != "constant" and budgets["levels"] != 1
+    if config["privacy"]["personalization"] == "noise" and several:
+        found.append("fewer noise scales (budgets.levels)")
+        found.append('one noise scale (privacy.personalization = "clipping")')
+    return f"{', '.join([*found, MORE_TO_HIDE_AMONG])} would change that"
 
 
 def hides_nobody(epsilon: float | str | None, local: float | str | None) -> bool:

@@ -160,30 +160,6 @@ class RoundType:
         counts[self.radius] = counts.get(self.radius, 0) + 1
         return replace(self, others=tuple(sorted(counts.items()))).without(1)
 
-    def lessened(self, whole: RoundKind) -> RoundType:
-        """A type that batches like this one share, not better than it; a function of the two alone.
-
-        `whole` is the view if every client had reported: within every radius the number of reports
-        kept is one share of the whole, a round number of about the root of the batch's size. At
-        most `round_exact_reports` others, or the whole batch: the type itself.
-        """
-        total = self.anonymity - 1
-        if total <= ROUND_EXACT_REPORTS or self == whole or not isinstance(whole, RoundType):
-            return self
-        everybody = whole.anonymity - 1
-        within = np.cumsum([count for _, count in whole.others])
-        radii = np.array([radius for radius, _ in whole.others])
-        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
-        present = np.concatenate([[0.0], np.cumsum(mine[:, 1])])
-        here = present[np.searchsorted(mine[:, 0], radii, side="right")]
-        unit = 2.0 ** math.floor(0.5 * math.log2(total))
-        share = unit * math.floor(float(np.min(here / within)) * everybody / unit) / everybody
-        kept = np.minimum(np.floor(share * within), here).astype(np.int64)
-        counts = np.diff(kept, prepend=0)
-        pairs = zip(radii.tolist(), counts.tolist(), strict=True)
-        others = tuple((radius, count) for radius, count in pairs if count > 0)
-        return replace(self, others=others)
-
     def not_better_than(self, other: RoundKind) -> bool:
         """Whether `other` has, for every radius, at least as many reports within that radius.
 
@@ -227,8 +203,8 @@ class DeclaredRound:
         """What the client declares."""
         return OwnLaw("user", self.epsilon0, self.delta0)
 
-    def lessened(self, whole: RoundKind) -> DeclaredRound:
-        """A type that batches like this one share, with no more reports than it has."""
+    def lessened(self) -> DeclaredRound:
+        """Return a type that similar batches share, with no more reports than this one has."""
         if self.others <= ROUND_EXACT_REPORTS:
             return self
         # Rounds of slightly different arrivals then cost one curve; about 1% of the reports go.

@@ -13,7 +13,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.planner.cost import SURPRISE, Cost, cost_of, trade_off_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 from fl_shuffle.report.formats import aligned, short
-from fl_shuffle.run_words import HOPELESS, noise_words, tell
+from fl_shuffle.run_words import HOPELESS, hiding_advice, noise_words, tell
 from fl_shuffle.sweeps.points import Sweep, parse_grid
 
 EXAMPLE = 10_000
@@ -103,8 +103,8 @@ def _lines(config: Config, found: Cost) -> list[str]:
         )
     if not summed and not found.declared and not any(each.credit for each in found.classes):
         lines.append(
-            "shuffling adds nothing here: every class is left with its own noise (fewer noise "
-            "scales hide clients among each other: budgets.levels, privacy.personalization)"
+            "shuffling adds nothing here: every class is left with its own noise; "
+            f"{hiding_advice(config.to_dict())}"
         )
     return lines
 

@@ -13,7 +13,7 @@ from fl_shuffle.declare import json_ready
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.tables import ALWAYS, EPSILONS
-from fl_shuffle.run_words import plain_words
+from fl_shuffle.run_words import hides_nobody, hiding_advice, plain_words
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
@@ -77,6 +77,7 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
         },
         "fewest_reports": fewest if last else None,
         "in_plain_words": words if last else None,
+        "advice": _advice(view, epsilons, headline),
         "proven_over_lower": proof_over_attack(epsilons["proven"], epsilons["lower"]),
         "gspa_mu": last.get("gspa_mu"),
         "records_not_covered": view.meta["records_not_covered"],
@@ -86,6 +87,13 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
         "accounting_seconds": outcome["accounting_seconds"],
         "seconds": outcome["seconds"],
     }
+
+
+def _advice(view: RunView, epsilons: Mapping[str, float | None], headline: str) -> str | None:
+    """What could let shuffling hide a client; None where it does."""
+    if not hides_nobody(epsilons[headline], epsilons["local"]):
+        return None
+    return hiding_advice(view.config)
 
 
 def _told(view: RunView, kind: str) -> list[str]:

@@ -28,6 +28,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, OwnLaw, RoundType
 from fl_shuffle.accounting.rounds import local_guarantees
 from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.coarser import coarser
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, outweighs
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 from fl_shuffle.accounting.rounds.trust import Trust
@@ -348,8 +349,8 @@ def test_the_order_of_types_is_sound(first: list, second: list) -> None:
     assert a.not_better_than(a)
     whole = a_type([(radius, 40 * count) for radius, count in second])
     large = a_type([(radius, 13 * count) for radius, count in second])
-    assert large.lessened(whole).not_better_than(large)
-    assert whole.lessened(whole) == whole
+    assert coarser(large, whole).not_better_than(large)
+    assert coarser(whole, whole) == whole
     within = {r: sum(n for x, n in second if x <= r) for r in (0.1, 0.2, 0.5, 1.0)}
     mine = {r: sum(n for x, n in first if x <= r) for r in (0.1, 0.2, 0.5, 1.0)}
     assert a.not_better_than(b) == all(mine[r] <= within[r] for r in mine)

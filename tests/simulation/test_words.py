@@ -18,7 +18,14 @@ from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.data.task import forget_data
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
-from fl_shuffle.run_words import footer, is_shown, noise_words, one_line, shown_rounds
+from fl_shuffle.run_words import (
+    footer,
+    hiding_advice,
+    is_shown,
+    noise_words,
+    one_line,
+    shown_rounds,
+)
 from fl_shuffle.runs.display import FlowerLog, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons
@@ -75,6 +82,23 @@ def test_shown_rounds_are_equally_spaced_and_named(
 ) -> None:
     assert [number for number in range(1, rounds + 1) if is_shown(number, rounds)] == shown
     assert shown_rounds(rounds) == line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "levels", "clipping"),
+    [
+        ({}, False, False),  # the quickstart clips by budget
+        ({"privacy.personalization": "noise"}, True, True),
+        ({"privacy.personalization": "noise", "budgets.levels": 1}, False, False),
+        ({"privacy.personalization": "noise", "budgets.levels": 0}, True, True),
+    ],
+)
+def test_advice_names_no_setting_that_is_set(
+    overrides: dict[str, Any], levels: bool, clipping: bool
+) -> None:
+    advice = hiding_advice(resolve_config("configs/quickstart.toml", overrides).to_dict())
+    assert ("budgets.levels" in advice, "clipping" in advice) == (levels, clipping)
+    assert "more clients" in advice
 
 
 def test_a_deployments_log_has_no_times(

@@ -20,6 +20,11 @@ shuffle, drawn at random, have this very law given K = k, so the curve of full p
 for every k; and the blanket of `participation`, which says more of few reports. docs/proofs.md,
 section 16.
 
+The theorem is applied to client 1 and its nearest others alone. Coins are independent, so the
+attacker may be told who of the others takes part, and their reports: what is left is the
+secret check-in of fewer clients, with the same rate. The widest others then do not widen
+the ball in which every drawn client is counted.
+
 Numbers k are gathered in cells (`participation.cells_of`, `mixture_weights`).
 """
 
@@ -28,7 +33,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
+from fl_shuffle.accounting.bounds.partial_shuffle.curve import MIN_OTHERS
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
 from fl_shuffle.accounting.bounds.participation import cells_of, mixture_weights
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, vector_blanket
@@ -61,6 +70,9 @@ class CheckInCurve(OneRoundCurve):
         self._batch = batch
         self._rate = batch.participation
         self._whole = VectorCurve(batch)
+        self._near = _nearest(batch)
+        # D_n of the claim bounds each number of reports of the clients it is applied to: of these.
+        self._near_whole = self._whole if self._near == batch else VectorCurve(self._near)
         self.anonymity = batch.anonymity
         """Clients with the same noise, present or not."""
         self._blanket = vector_blanket(batch)
@@ -77,9 +89,10 @@ class CheckInCurve(OneRoundCurve):
         return min(of_cells, self._whole.predicted_mu, blanket)
 
     def _gathered(self) -> list[_Cell]:
+        clients = self._near.anonymity
         return [
-            _Cell(weight, low / self.anonymity, high / self.anonymity, *self._curves(low))
-            for weight, low, high in cells_of(self.anonymity, self._rate)
+            _Cell(weight, low / clients, high / clients, *self._curves(low))
+            for weight, low, high in cells_of(clients, self._rate)
         ]
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
@@ -87,7 +100,7 @@ class CheckInCurve(OneRoundCurve):
 
         Which of the others are in the batch is drawn: each counts as one of the widest.
         """
-        own = self._batch
+        own = self._near
         widest = max((radius for radius, _ in own.others), default=0.0)
         others = ((widest, reports - 1),) if reports > 1 else ()
         batch = replace(own, others=others, participation=1.0)
@@ -115,12 +128,38 @@ class CheckInCurve(OneRoundCurve):
         if epsilon > MAX_EXPONENT:
             return known
         total = 0.0
+        if self._near_whole is not self._whole:
+            whole = min(self._near_whole.delta(epsilon), local / self._rate)
         for cell in self._cells:
             most = cell.weight * whole
             total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))
             if total * ROUND_UP >= known:
                 return known
         return total * ROUND_UP
+
+
+def _nearest(batch: RoundType) -> RoundType:
+    """Return the batch with the nearest others only, up to the radius that promises most.
+
+    Every prefix of the radii gives a valid bound. Each drawn report counts as one of the widest, so
+    the normal approximation of epsilon is sqrt(variance of the widest / number of clients).
+    """
+    move, own, radii, counts = batch.in_widths
+    clients = 1 + np.cumsum(counts)
+    enough = clients > MIN_OTHERS
+    if radii.size < 2 or not enough.any():
+        return batch
+    variances = np.array([_variance(batch.noise, move, own, reach) for reach in radii.tolist()])
+    last = int(np.argmin(np.where(enough, variances / clients, math.inf)))
+    return replace(batch, others=batch.others[: last + 1])
+
+
+def _variance(noise: str, move: float, own: float, reach: float) -> float:
+    """Return the scale of one report's privacy loss variance: the client moves into any ball."""
+    farthest = max(move, own + reach)
+    if noise == "gaussian":
+        return worst_variance(max(own, reach), reach, farthest, 1.0)
+    return math.exp(min(farthest, MAX_EXPONENT))
 
 
 def _of_cell(cell: _Cell, epsilon: float) -> float:

@@ -12,13 +12,19 @@ from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPS
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, RoundKind, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
+from fl_shuffle.accounting.rounds.coarser import coarser
 from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, curve_of
 
 MAX_BALLS_TOLD_APART = 20
-"""So many radii at most are told apart among clients with the same noise; the others count with a
-larger one."""
+"""Among clients with the same noise, at most this many pairs of radius and sensitivity are told
+apart; similar ones are accounted at the larger values."""
+LENGTH_CELL = 1e-3
+"""Lengths whose logarithms differ by less are similar in any case, if there are too many."""
+LEAST_LENGTH = 1e-300
+"""Stands for a length of zero, whose logarithm is infinite."""
 
 Mask = NDArray[np.bool_]
+Vector = NDArray[np.float64]
 
 
 SEQUENTIAL = (
@@ -42,6 +48,59 @@ COLLUDERS = (
     "colluders', and what is left does not hide a client; more clients, or more of them honest, "
     "would change that"
 )
+
+
+def _parts(radius: Vector, sensitivity: Vector) -> list[NDArray[np.int64]]:
+    """Divide classes into at most `MAX_BALLS_TOLD_APART` parts of similar radius and sensitivity.
+
+    A part is accounted at the largest radius and sensitivity in it. Bounds depend on ratios, so
+    within a part both differ by at most a common factor, the smallest for which the parts suffice.
+    """
+    logs = np.log(np.maximum(np.stack([radius, sensitivity]), LEAST_LENGTH))
+    # A million classes have few distinct cells: only those are divided. Each part is
+    # a set of cells, so a class may lie one cell further away than the factor says.
+    cells = np.floor((logs - logs.min(axis=1, keepdims=True)) / LENGTH_CELL)
+    if radius.size <= MAX_BALLS_TOLD_APART:
+        return [np.array([i]) for i in range(radius.size)]
+    rows = distinct_rows(*cells)
+    places = cells[:, rows.first] * LENGTH_CELL
+    low, high = 0.0, float(np.ptp(places, axis=1).max())
+    part = np.zeros(rows.first.size, dtype=np.int64)
+    while high - low > LENGTH_CELL:
+        width = 0.5 * (low + high)
+        found = _part_of(places, width)
+        if found is None:
+            low = width
+        else:
+            high, part = width, found
+    of_class = part[rows.inverse]
+    order = np.argsort(of_class, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(of_class[order])) + 1)
+
+
+def _part_of(places: Vector, width: float) -> NDArray[np.int64] | None:
+    """Return the part of each place, shape (places,), in increasing order; None if too many.
+
+    `places` [2, places]: radii in increasing order, and sensitivities. Intervals of `width` are
+    taken from the largest radius downwards, and in each of them from the largest sensitivity.
+    """
+    parts: list[NDArray[np.int64]] = []
+    top = places.shape[1]
+    while top > 0:
+        start = int(np.searchsorted(places[0], places[0, top - 1] - width))
+        order = start + np.argsort(places[1, start:top], kind="stable")
+        values, end = places[1, order], top - start
+        while end > 0:
+            if len(parts) == MAX_BALLS_TOLD_APART:
+                return None
+            first = int(np.searchsorted(values, values[end - 1] - width))
+            parts.append(order[first:end])
+            end = first
+        top = start
+    found = np.empty(places.shape[1], dtype=np.int64)
+    for number, members in enumerate(reversed(parts)):
+        found[members] = number
+    return found
 
 
 class ShuffledView:
@@ -103,7 +162,9 @@ class ShuffledView:
         order = np.lexsort((table.sensitivity[known], table.radius[known], cohort))
         known, cohort = known[order], cohort[order]
         for members in np.split(known, np.flatnonzero(np.diff(cohort)) + 1) if known.size else ():
-            parts = np.array_split(members, min(len(members), MAX_BALLS_TOLD_APART))
+            parts = [
+                members[part] for part in _parts(table.radius[members], table.sensitivity[members])
+            ]
             first = len(self._groups)
             own = table[int(members[0])]
             for part in parts:
@@ -183,7 +244,7 @@ class ShuffledView:
         lost = self._lost(int(np.count_nonzero(present)), unusable)
         here = [index for index in self._creditable if counts[index]]
         found = self._kinds(counts, here, lost)
-        return {index: kind.lessened(self._creditable[index]) for index, kind in found.items()}
+        return {index: coarser(kind, self._creditable[index]) for index, kind in found.items()}
 
     def no_credit_reason(self) -> str | None:
         """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,12 @@ from fl_shuffle.accounting.bounds.one_round import Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     law_of_laplace,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import Setting, gaussian_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
+    NEGLIGIBLE,
+    Setting,
+    gaussian_delta,
+    predicted_delta,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import (
@@ -30,6 +36,11 @@ LEAST_MOVE = 1e-6
 """A client that moves by less, in noise widths, needs nobody: its delta is below this alone."""
 MIN_OTHERS = 4
 """Fewer others than this are not worth the search."""
+NEARLY = 1.5
+"""The setting with the second-smallest prediction is also evaluated if it predicts at most this
+many times the smallest: predictions err."""
+MOST_PREFIXES = 6
+"""Number of choices of the nearest others that are compared at each epsilon."""
 MOST_GROUPS = 4
 """Others of so many radii are told apart; more radii are rounded up to so many."""
 MAX_LAPLACE_SPREAD = 12.0
@@ -45,54 +56,78 @@ def gaussian_shuffle(
 ) -> Theorem | None:
     """The bound for Gaussian reports; None where it is not expected to gain.
 
-    Everything in noise widths: `move` between the client's two means, its `radius`, the others'
-    `radii` with their `counts`. The widest others are left out where that predicts less: a bound
-    with fewer reports is a bound.
+    Everything is in noise standard deviations: `move` is the distance between the client's two
+    means, `radius` its own ball, `radii` and `counts` describe the others. Each prefix of the
+    nearest others gives a valid bound: the attacker may be told every other report, and what is
+    left is the shuffle of the prefix. The choice between prefixes is made at each epsilon.
     """
     near = radii <= MAX_SPREAD - radius
-    setting = best_setting(move, radius, radii[near], counts[near])
-    if setting is None or not _gains(setting):
+    settings = nearest_settings(move, radius, radii[near], counts[near])
+    if not settings:
         return None
-    return Theorem(partial(gaussian_delta, setting), setting.predicted_mu)
+    mu = min(setting.predicted_mu for setting in settings)
+    delta = partial(least_delta, settings)
+    return Theorem(delta, mu) if _gains(delta, mu, move) else None
 
 
-def best_setting(
+def nearest_settings(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
-) -> Setting | None:
-    """The nearest others for which the normal approximation predicts least; None if too few.
+) -> tuple[Setting, ...]:
+    """Return one setting for each choice of the nearest others; empty if there are too few.
 
-    `radii` increase. Radii are rounded up to `MOST_GROUPS` values at most.
+    `radii` increase, and a choice is a prefix of them. If there are more than `MOST_PREFIXES`
+    prefixes, evenly spaced ones are kept, and the one with the smallest normal approximation.
     """
     whole = np.cumsum(counts)
     if whole.size == 0 or not LEAST_MOVE <= move <= MAX_SPREAD or whole[-1] < MIN_OTHERS:
-        return None
-    variances = np.array([worst_variance(radius, r, move, 1.0) for r in radii.tolist()])
-    predicted = np.sqrt(np.cumsum(variances * counts)) / whole
-    predicted[whole < MIN_OTHERS] = math.inf
-    last = int(np.argmin(predicted)) + 1
-    if last > MOST_GROUPS:
-        edges = np.linspace(radii[0], radii[last - 1], MOST_GROUPS + 1)[1:-1]
-        starts = np.unique(np.append(0, np.searchsorted(radii[:last], edges, side="right")))
-        ends = np.append(starts[1:], last)
-    else:
-        starts = np.arange(last)
-        ends = starts + 1
-    groups = zip(
-        radii[ends - 1].tolist(), np.add.reduceat(counts[:last], starts).tolist(), strict=True
-    )
+        return ()
+    lasts = 1 + np.flatnonzero(whole >= MIN_OTHERS)
+    if lasts.size > MOST_PREFIXES:
+        variances = np.array([worst_variance(radius, r, move, 1.0) for r in radii.tolist()])
+        predicted = (np.sqrt(np.cumsum(variances * counts)) / whole)[lasts - 1]
+        kept = np.linspace(0, lasts.size - 1, MOST_PREFIXES).round().astype(np.int64)
+        lasts = lasts[np.unique(np.append(kept, np.argmin(predicted)))]
+    return tuple(_setting(move, radius, radii[:last], counts[:last]) for last in lasts.tolist())
+
+
+def _setting(move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]) -> Setting:
+    """Return the setting of all these others, with at most `MOST_GROUPS` distinct radii.
+
+    Radii are rounded up: a mean in a ball also lies in a larger ball with the same center.
+    """
+    starts = np.arange(radii.size)
+    if radii.size > MOST_GROUPS:
+        edges = np.linspace(radii[0], radii[-1], MOST_GROUPS + 1)[1:-1]
+        starts = np.unique(np.append(0, np.searchsorted(radii, edges, side="right")))
+    ends = np.append(starts[1:], radii.size)
+    groups = zip(radii[ends - 1].tolist(), np.add.reduceat(counts, starts).tolist(), strict=True)
     return Setting(move, max(radius, 0.5 * move), tuple(groups))
 
 
-def _gains(setting: Setting) -> bool:
-    """Whether the theorem says more than the local curve; predictions of little gain are tried."""
-    share = setting.predicted_mu / setting.move
+def least_delta(settings: tuple[Setting, ...], epsilon: float) -> float:
+    """Return the smallest bound found at `epsilon`: every setting gives a valid one.
+
+    A prediction costs a twentieth of a bound, so all settings are predicted, and at most two are
+    evaluated. The predictions only choose.
+    """
+    local = float(gaussian_profile(epsilon, settings[0].move)) * ROUND_UP
+    if len(settings) == 1 or local < NEGLIGIBLE:
+        return gaussian_delta(settings[0], epsilon)
+    first, second = sorted(settings, key=lambda each: predicted_delta(each, epsilon))[:2]
+    found = gaussian_delta(first, epsilon)
+    if predicted_delta(second, epsilon) <= NEARLY * predicted_delta(first, epsilon):
+        found = min(found, gaussian_delta(second, epsilon))
+    return found
+
+
+def _gains(delta: Callable[[float], float], mu: float, move: float) -> bool:
+    """Return whether the theorem improves the local curve; a small predicted gain is tried."""
+    share = mu / move
     if share > PARTIAL_SHUFFLE_MAX_SHARE or share <= SURE_SHARE:
         return share <= SURE_SHARE
-    places = [sds * setting.predicted_mu for sds in TRIED_SDS]
     return any(
-        gaussian_delta(setting, epsilon)
-        < PARTIAL_SHUFFLE_MAX_SHARE * float(gaussian_profile(epsilon, setting.move))
-        for epsilon in places
+        delta(sds * mu) < PARTIAL_SHUFFLE_MAX_SHARE * float(gaussian_profile(sds * mu, move))
+        for sds in TRIED_SDS
     )
 
 
