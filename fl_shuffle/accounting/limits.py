@@ -8,5 +8,9 @@ MAX_CLIENTS = 10**12
 """Reports in one shuffled batch: counts stay exact in double precision, products of them too."""
 MAX_ROUNDS = 10**6
 """Rounds of one run: more than anybody trains."""
+MIN_DELTA = 1e-290
+"""Deltas below this are refused: doubles underflow, and what has become 0 is no upper bound."""
+MIN_PARTICIPATION = 1e-100
+"""Chances to take part below this are refused, for the same reason."""
 MAX_COMPOSED = 10**9
 """Times that one pair of laws is composed with itself."""

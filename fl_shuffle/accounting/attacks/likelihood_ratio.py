@@ -222,7 +222,7 @@ class Scores:
         return at_least, np.minimum(log_at_most, 0.0)
 
     def _log_moments(self, rates: FloatArray, rounds: int, noise: float, index: int) -> FloatArray:
-        """ln E e^(rate sum) at each rate under one hypothesis, with the test's noise; rounded up."""
+        """ln E e^(rate sum) at each rate, under one hypothesis; rounded up."""
         found = 0.5 * (rates * noise) ** 2
         for at, rate in enumerate(rates.tolist()):
             gain = np.expm1(rate * self.score)

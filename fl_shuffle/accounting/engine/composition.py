@@ -31,6 +31,8 @@ from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
 LATTICE_CELLS_PER_SD = 12.0
 """The lattice is at least this many times finer than one round's spread of the privacy loss."""
+LATTICE_LEAST_STEP = 2.0**-50
+"""The lattice's step is at least this share of the largest loss of all rounds together."""
 LATTICE_LEAST_SPREAD = 0.25
 """That spread is no less than this share of the standard deviation, where rare large losses decide
 the latter."""
@@ -78,19 +80,22 @@ class Composition:
         log_finite = math.fsum(
             times * math.log1p(-min(pair.infinite, 1.0 - 1e-16)) for pair, times in self._parts
         )
-        self.infinite = -math.expm1(log_finite)
+        self.infinite = abs(math.expm1(log_finite))
         spreads = [_spread(pair) ** 2 for pair, _ in self._parts if pair.moments(0.0)[2] > 0.0]
+        largest = max((float(pair.losses[-1]) for pair, _ in self._parts), default=0.0)
+        self._largest = max(largest, 1e-300)
+        # A finer lattice would number its points beyond the integers that doubles hold.
+        least = self._largest * max(1, self.rounds) * LATTICE_LEAST_STEP
         self.variance = self._moments(0.0)[2]
-        self._sd = math.sqrt(self.variance)
+        self._sd = max(math.sqrt(self.variance), least)
         if spreads:
             # The finest part decides, unless it hardly matters for the whole.
             typical = math.sqrt(min(v for v in spreads if v >= 1e-4 * max(spreads)))
             grids = {pair.grid for pair, _ in self._parts}
             common = grids.pop() if len(grids) == 1 else 0.0
-            finest = typical / LATTICE_CELLS_PER_SD
-            self._step = common if 0.0 < common <= finest else 2.0 ** math.floor(math.log2(finest))
-        largest = max((float(pair.losses[-1]) for pair, _ in self._parts), default=0.0)
-        self._largest = max(largest, 1e-300)
+            finest = max(typical / LATTICE_CELLS_PER_SD, 2.0 * least)
+            fits = least <= common <= finest
+            self._step = common if fits else 2.0 ** math.floor(math.log2(finest))
 
     def _moments(self, tilt: float) -> tuple[float, float, float]:
         """log moment, mean and variance of the sum of the tilted privacy losses."""
@@ -208,7 +213,8 @@ class Composition:
         between losses j - 1 and j: sums of positive terms alone, for a large tilt makes masses of
         neighbours differ by more than the precision of doubles."""
         losses, masses, above = self._law(tilt)
-        at_zero = 0.0 if losses[0] <= 0.0 else math.inf
+        # Where delta is small enough all through the window, its start is an answer.
+        start = max(float(losses[0]), 0.0) * ROUND_UP
         first = int(np.searchsorted(losses, 0.0))
         losses, masses = losses[first:], masses[first:]
         allowed = (target - self.infinite) / ROUND_UP - above
@@ -220,7 +226,7 @@ class Composition:
         delta = -math.expm1(-step) * np.append(np.cumsum(aged[:0:-1])[::-1], 0.0)
         too_much = np.flatnonzero(delta > allowed)
         if not too_much.size:
-            return at_zero
+            return start
         j = int(too_much[-1]) + 1
         if j == losses.size or allowed <= 0.0:
             return math.inf

@@ -69,6 +69,9 @@ class DominatingPair:
         if not np.all((u >= 0.0) & (u <= 1.0)):
             raise InvalidValueError("deltas", u.tolist(), "must lie in [0, 1]")
         u = np.minimum.accumulate(u)
+        # Nodes with the same e^eps in doubles are one; its first value bounds the others'.
+        apart = np.append(True, np.diff(np.exp(eps)) > 0.0)
+        eps, u = eps[apart], u[apart]
         kept = _envelope(eps, u)
         eps, u = eps[kept], u[kept]
         # Kinks of the piecewise linear curve carry the mass: p_i = alpha_i (s_i - s_{i-1}), with

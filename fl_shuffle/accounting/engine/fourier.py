@@ -63,7 +63,8 @@ class TiltedLaw:
             weights=weights,
             moment=moment,
             mean=float(weights @ law.values),
-            second=float(weights @ law.values**2),
+            # Of e^400 and more the square alone would overflow.
+            second=float((weights * law.values) @ law.values),
             rounding=float(weights @ (spread * np.abs(law.values))),
         )
 

@@ -116,9 +116,11 @@ def tilt_at_saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -
         return theta * first * moment.derivative(gammas, counts) - 2.0
 
     share = float(counts @ gammas) + 1.0
-    mean = share * float(probabilities @ values)
-    variance = share * float(probabilities @ values**2)
-    guess = (-mean + math.sqrt(mean * mean + 8.0 * variance)) / (2.0 * variance)
+    # Squares of e^400 would overflow: the guess is made in units of the largest value.
+    unit = float(np.max(np.abs(values)))
+    mean = share * float(probabilities @ (values / unit))
+    variance = share * float(probabilities @ (values / unit) ** 2)
+    guess = (-mean + math.sqrt(mean * mean + 8.0 * variance)) / (2.0 * variance) / unit
     low = high = guess
     while slope(low) > 0.0:
         low *= 0.5

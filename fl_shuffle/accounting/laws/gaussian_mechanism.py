@@ -287,7 +287,7 @@ def classical_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
     Raises what that raises for the first pair it refuses.
     """
     epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon0, float), np.asarray(delta0, float))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio: FloatArray = np.sqrt(2.0 * np.log(1.25 / deltas)) / epsilons
         good = np.isfinite(ratio) & (ratio > 0.0) & (deltas < 1.0)
         good[good] = gaussian_profile(epsilons[good], 1.0 / ratio[good]) <= deltas[good]

@@ -11,6 +11,7 @@ from fl_shuffle.accounting.bounds.participation import ASSUMPTION, EACH_ROUND, O
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
 from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.limits import MIN_DELTA
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 from fl_shuffle.errors import NotApplicableError
@@ -47,6 +48,9 @@ def answer_to(
 ) -> Guarantee:
     """What the query's method says about the query's unit; `details` beside the query's own."""
     epsilon, delta, error = Point(*point)
+    if status is Status.PROVEN and delta < MIN_DELTA and not query.pure:
+        # What is that small may have underflowed, and nobody's delta is 0 here.
+        delta = MIN_DELTA
     return Guarantee(
         epsilon=epsilon,
         delta=delta,

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 from fl_shuffle import declare
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
 from fl_shuffle.accounting.bounds.sum_release.honest import require_honest
-from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0, MAX_ROUNDS
+from fl_shuffle.accounting.limits import (
+    MAX_CLIENTS,
+    MAX_EPSILON0,
+    MAX_ROUNDS,
+    MIN_DELTA,
+    MIN_PARTICIPATION,
+)
 from fl_shuffle.csv_files import read_rows
 from fl_shuffle.declare import setting
 from fl_shuffle.errors import (
@@ -159,7 +165,7 @@ class Question:
     objects of probabilities by report)"""
     clients: int | None = setting(None, low=1, high=MAX_CLIENTS, metavar="N")
     """number of shuffled reports"""
-    delta: float | None = setting(None, above=0.0, below=1.0, metavar="D")
+    delta: float | None = setting(None, low=MIN_DELTA, below=1.0, metavar="D")
     """ask for epsilon at this delta"""
     epsilon: float | None = setting(None, low=0.0, high=MAX_EPSILON, metavar="E")
     """ask for delta at this epsilon"""
@@ -171,7 +177,7 @@ class Question:
     """records averaged in one report"""
     calibration: str = setting("analytic", choices=CALIBRATIONS, metavar="NAME")
     """how Gaussian noise is scaled"""
-    participation: float = setting(1.0, above=0.0, high=1.0, metavar="Q")
+    participation: float = setting(1.0, low=MIN_PARTICIPATION, high=1.0, metavar="Q")
     """each client takes part by its own coin (see sampling), and who did stays secret"""
     sampling: str = setting("each-round", choices=SAMPLINGS, metavar="WHEN")
     """when the coins of participation are drawn: in each round anew, or once for all rounds"""
@@ -306,6 +312,14 @@ class Question:
     def personal(self) -> bool:
         """Whether clients have different budgets."""
         return len(self.budgets) > 1
+
+    @property
+    def pure(self) -> bool:
+        """Whether a report has a finite epsilon at delta 0."""
+        smallest = min((pair[1] for pair in self.pairs), default=self.delta0)
+        if self.budgets:
+            smallest = max(budget.delta0 for budget in self.classes)
+        return self.randomizer != "gaussian" and smallest == 0.0
 
     @property
     def local(self) -> tuple[float, float, int]:

@@ -31,6 +31,7 @@ from fl_shuffle.accounting.queries.guarantees import (
     secrecy,
 )
 from fl_shuffle.accounting.queries.question import Question, make_randomizer
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import NotApplicableError
 
 PROFILE_SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
@@ -163,8 +164,19 @@ def profile_guarantee(query: Question) -> Guarantee:
     else:
         pure = profile.beyond == 0.0
         epsilon, delta = over_rounds(query, curve, math.log(profile.top), pure=pure)
+    epsilon, delta = _not_above_composed(query, epsilon, delta)
     assumptions = (SHUFFLED, f"any two reports are within the local profile {profile.name}")
     return answer_to(query, (epsilon, delta), Status.PROVEN, PROFILE_SOURCE, assumptions)
+
+
+def _not_above_composed(query: Question, epsilon: float, delta: float) -> tuple[float, float]:
+    """The answer, or what the stated pairs add up to over the rounds where that is smaller."""
+    pairs = query.pairs or (query.local[:2],)
+    times = query.rounds * (ROUND_UP if query.rounds > 1 else 1.0)
+    sums = [(times * one, times * two) for one, two in pairs]
+    if query.delta is not None:
+        return min([epsilon, *(one for one, two in sums if two <= query.delta)]), delta
+    return epsilon, min([delta, *(two for one, two in sums if one <= epsilon)])
 
 
 PROFILE = Method(

@@ -21,6 +21,8 @@ from fl_shuffle.accounting.rounds.sum_account import SumTable
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
+LARGEST_NOISE = 1e60
+"""Noise scales end here, in clip norms: squares of larger ones, summed over clients, overflow."""
 ON_ONE_LINE = "the client's mean moves along a line, at whose other end the others' means lie"
 OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be larger"
 """Of Laplace reports: `attacks.vector_data_sets`."""
@@ -174,6 +176,10 @@ def report_classes(query: Question, instead: str) -> list[ClientClass]:
         count = query.clients or 1
         if query.sigma * MAX_RATIO < 2.0:
             raise InvalidValueError("sigma", query.sigma, "is negligible beside the reports")
+        if query.sigma > LARGEST_NOISE:
+            raise InvalidValueError(
+                "sigma", query.sigma, f"must be at most {LARGEST_NOISE:g} clip norms"
+            )
         return [ClientClass(query.randomizer, query.sigma, 1.0, sensitivity, count=count)]
     return [_report_class(query, budget, sensitivity) for budget in query.local_budgets]
 
@@ -181,6 +187,11 @@ def report_classes(query: Question, instead: str) -> list[ClientClass]:
 def _report_class(query: Question, budget: LocalBudget, sensitivity: float) -> ClientClass:
     if budget.epsilon0 <= 0.0:
         raise InvalidValueError("epsilon0", budget.epsilon0, "must be > 0 to fix a noise scale")
+    if budget.epsilon0 < 1.0 / LARGEST_NOISE:
+        raise InvalidValueError(
+            "epsilon0", budget.epsilon0, f"must be at least {1.0 / LARGEST_NOISE:g} to fix a noise "
+            "scale"
+        )  # fmt: skip
     if query.randomizer == "laplace":
         if budget.delta0 > 0.0:
             raise InvalidValueError("delta0", budget.delta0, "must be 0 for Laplace noise")

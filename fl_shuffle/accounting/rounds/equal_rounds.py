@@ -14,6 +14,8 @@ from fl_shuffle.accounting.engine.stop_loss import Curve
 EQUAL_ROUNDS_NODES_PER_SPREAD = 64.0
 """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
 between them add less than 1e-4 of epsilon, and each point can cost 50 ms."""
+EQUAL_ROUNDS_LEAST_SPREAD = 1e-12
+"""A smaller spread counts as this one: nearer points of a curve are one in doubles."""
 EQUAL_ROUNDS_FEWER = 20.0
 """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
 EQUAL_ROUNDS_DENSE = 2.1
@@ -55,7 +57,7 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
     at_zero = curve(0.0).delta
     if at_zero == 0.0 or local_epsilon == 0.0:
         return Composition([(DominatingPair.from_curve([0.0], [at_zero]), rounds)])
-    spread = min(2.51 * at_zero, local_epsilon)
+    spread = min(max(2.51 * at_zero, EQUAL_ROUNDS_LEAST_SPREAD), local_epsilon)
     finest = spread / (EQUAL_ROUNDS_NODES_PER_SPREAD - EQUAL_ROUNDS_FEWER / math.sqrt(rounds))
     # The curve may have a kink at the local epsilon: a point of the lattice.
     last = math.ceil(local_epsilon / finest)

@@ -26,6 +26,8 @@ from fl_shuffle.errors import InvalidValueError, require_real
 
 PROFILE_MAX_EPSILON = 60.0
 """Local profiles are read up to here (nats): beyond, a report protects nothing."""
+PROFILE_LEAST_EPSILON = 1e-6
+"""Smaller ones count as this: of e^epsilon - 1 doubles then keep ten digits."""
 PROFILE_EPSILON_STEP = 1e-10
 """A local epsilon is found to this accuracy, relatively, and rounded up."""
 
@@ -74,7 +76,7 @@ def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
 
 
 def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
-    """A randomizer that is (eps, delta)-DP for every listed pair.
+    """A randomizer that is (eps, delta)-DP for every listed pair, an epsilon near 0 rounded up.
 
     Raises `InvalidValueError` for an empty list, or a pair out of range.
     """
@@ -84,6 +86,7 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
     for epsilon, delta in pairs:
         e = require_real("epsilon", epsilon, minimum=0.0, maximum=PROFILE_MAX_EPSILON)
         d = require_real("delta", delta, minimum=0.0, maximum=1.0)
+        e = max(e, PROFILE_LEAST_EPSILON) if e > 0.0 else 0.0
         best[e] = min(d, best.get(e, 1.0))
     best.setdefault(0.0, 1.0)
     at = sorted(best)

@@ -52,6 +52,9 @@ PROFILE_PREDICTED_DELTAS = 1e-12, 0.99
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
     """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
+    # The curve does not rise, and where the profile ends it has fallen as far as it will: beyond,
+    # values of L would only overflow.
+    epsilon = min(epsilon, math.log(profile.top))
     local = profile.local_delta(epsilon) * ROUND_UP
     law = law_of_profile(epsilon, profile, profile.top)
     return convex_order_delta(law, profile.kinks, local, profile, count)
@@ -110,8 +113,9 @@ def _predicted(atoms: AtomicLaw, count: int) -> float:
     moment = TiltedMoments.of(atoms, theta)
     tilted = atoms.probabilities * np.exp(theta * atoms.values) / moment.value
     mean = float(tilted @ atoms.values)
-    spread = count * float(tilted @ (atoms.values - mean) ** 2) + 2.0 / theta**2
-    log = count * moment.log - 2.0 * math.log(theta) - 0.5 * math.log(2.0 * math.pi * spread)
+    # In units of 1/theta: squares of e^400 would overflow.
+    spread = count * float(tilted @ (theta * (atoms.values - mean)) ** 2) + 2.0
+    log = count * moment.log - math.log(theta) - 0.5 * math.log(2.0 * math.pi * spread)
     return math.exp(max(min(log - math.log(count), 0.0), -PARTIAL_SHUFFLE_MAX_EXPONENT))
 
 

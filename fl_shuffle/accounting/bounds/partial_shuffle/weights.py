@@ -51,6 +51,9 @@ def floor_of_sum(
     it is at most e^(x - 1)/x prod (E e^(-tau w))^n: the largest m = x/tau that keeps the goal.
     """
     variance = sum(n * float(p @ (v - p @ v) ** 2) for v, p, n in groups)
+    if not variance > 0.0:
+        # Weights all alike to the last digit: of hardly any noise, or of nothing but noise.
+        return None
     count = sum(n for _, _, n in groups)
     spread = math.sqrt(variance / count)
     most = min(SWAP_MAX_RATE / spread, PARTIAL_SHUFFLE_MAX_EXPONENT)
@@ -72,4 +75,5 @@ def floor_of_sum(
     best = int(np.argmax(x / rates))
     most = float(x[best]) * ROUND_DOWN
     exponent = most + float(log_moments[best]) - 1.0 + ROUND_OFF * (most + 1.0)
-    return most / float(rates[best]), max(math.exp(exponent) / most, TINY)
+    # It is an expectation of a number in [0, 1].
+    return most / float(rates[best]), max(math.exp(min(exponent, math.log(most))) / most, TINY)
