@@ -71,6 +71,14 @@ def check_module(module: nn.Module) -> int:
     require_no_batch_statistics(module)
     for name, part in module.named_modules():
         shown = f"module {name or type(part).__name__}"
+        if any(kind.__name__ == "GradSampleModule" for kind in type(part).__mro__):
+            raise InvalidValueError(
+                shown,
+                type(part).__name__,
+                "is Opacus's wrapper, which keeps gradients of its own",
+                "give the module inside (its to_standard_module()): gradients of single records "
+                "are computed here",
+            )
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
             raise InvalidValueError(
                 shown,
