@@ -443,9 +443,8 @@ class Federation(RunParts):
         """See `RunParts.try_own_code`: a model, too, and whether it can be saved."""
         task = self.task
         if self.config.model.kind not in SHIPPED_MODELS:
-            shape, numbers = tuple(task.inputs.shape[1:]), task.classes
             try_own_model(
-                self.config, self.model(), shape, numbers, task.record_shape,
+                self.config, self.model(), task.inputs, task.classes, task.record_shape,
                 regression=task.regression,
             )  # fmt: skip
             try_saving(self.state(self.arrays(self.model())))

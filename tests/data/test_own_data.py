@@ -345,3 +345,16 @@ def test_model_that_cannot_be_saved_is_refused_first(tmp_path: Path) -> None:
     with pytest.raises(FlShuffleError, match=r"holds '_extra_state', a dict.*tensors alone"):
         fs.simulate(of_tokens("with_extra"), out=tmp_path / "run")
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def test_whole_numbers_stay_whole_for_a_model_that_takes_no_others(tmp_path: Path) -> None:
+    """The same bits as those of a model that makes them whole itself."""
+    models = [
+        fs.simulate(of_tokens(kind), out=tmp_path / kind).model.state_dict()
+        for kind in ("tied", "whole")
+    ]
+    assert all(torch.equal(one, models[1][name]) for name, one in models[0].items())
+    with pytest.raises(FlShuffleError, match=r"takes whole numbers: have the source return them"):
+        tables = of_tokens("whole")
+        tables["data"] |= {"source": "digits", "features": "raw"}
+        fs.simulate(tables, out=tmp_path / "digits")
