@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Data:
     fingerprint: str
     regression: bool = False
     record_shape: tuple[int, ...] = ()
-    whole: tuple[NDArray[np.integer], NDArray[np.integer]] | None = None
+    whole: tuple[NDArray[Any], NDArray[Any]] | None = None
     names: list[str] | None = None
 
 

@@ -238,7 +238,12 @@ class Run:
     def _try_summary(self) -> None:
         """Make the summary of a run without rounds, before one is paid for: what fails there would
         fail at the end."""
-        ends = {"stopped_early": None, "failed": False, "epsilon_quantiles": {}, "columns": {}}
+        ends: dict[str, Any] = {
+            "stopped_early": None,
+            "failed": False,
+            "epsilon_quantiles": {},
+            "columns": {},
+        }
         times = {"accounting_seconds": None, "seconds": None}
         resume.as_text(summary_with(RunView(self._directory.path), {**ends, **times}))
 
