@@ -53,7 +53,7 @@ from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import Preparing, observer_of
 from fl_shuffle.runs.facts import DataFacts, RunFacts
-from fl_shuffle.runs.run import Run, open_run
+from fl_shuffle.runs.run import Run, open_run, try_saving
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Shuffled
 from fl_shuffle.shuffler.remote.client import RemoteShuffler
@@ -449,14 +449,14 @@ class Federation(RunParts):
         return messages.array_record(named, shared=True)
 
     def try_own_code(self, dimension: int) -> None:
-        """See `RunParts.try_own_code`: a model, too."""
+        """See `RunParts.try_own_code`: a model, too, and whether it can be saved."""
         task = self.task
         if self.config.model.kind not in SHIPPED_MODELS:
-            shape, numbers = tuple(task.inputs.shape[1:]), task.classes
             try_own_model(
-                self.config, self.model(), shape, numbers, task.record_shape,
+                self.config, self.model(), task.inputs, task.classes, task.record_shape,
                 regression=task.regression,
             )  # fmt: skip
+            try_saving(self.state(self.arrays(self.model())))
         super().try_own_code(dimension)
 
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:

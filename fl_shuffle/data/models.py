@@ -19,7 +19,13 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, first_line
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.gradients.structure import check_module
 from fl_shuffle.plugins import load_function
-from fl_shuffle.trials import CannotTryError, Subject, try_loss, try_model
+from fl_shuffle.trials import (
+    CannotTryError,
+    Subject,
+    takes_whole_numbers_alone,
+    try_loss,
+    try_model,
+)
 
 SHIPPED_MODELS = ("linear", "mlp")
 
@@ -89,30 +95,32 @@ def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) ->
 def try_own_model(
     config: Config,
     model: nn.Module,
-    shape: tuple[int, ...],
+    inputs: Tensor,
     numbers: int,
     given: tuple[int, ...],
     *,
     regression: bool,
 ) -> None:
-    """Have a user's own model compute made-up records of `shape`, before a round is paid for.
+    """Have a user's own model compute made-up records of the shape of `inputs`, before a round
+    is paid for.
 
-    It must return `numbers` numbers for each, or more where these are classes. `given`: the shape
-    of a record before its features. Raises `InvalidValueError` for a model that the trial refuses
-    (`trials.models`), `ConfigError` for one that takes no such records: with the setting that makes
-    some that it takes, if there is one.
+    For a shipped loss it must return `numbers` numbers for each, or more where these are classes.
+    `given`: the shape of a record before its features. Raises `InvalidValueError` for a model that
+    the trial refuses (`trials.models`), `ConfigError` for one that takes no such records: with the
+    setting that makes some that it takes, if there is one.
     """
-    kind = f"model.kind = {config.model.kind!r}"
+    kind, shape = f"model.kind = {config.model.kind!r}", tuple(inputs.shape[1:])
     check_module(model)
     try:
-        found = try_model(model, shape, f"{kind}: module")
+        found = try_model(model, shape, f"{kind}: module", whole=not inputs.is_floating_point())
     except CannotTryError as error:
         raise ConfigError(
             f"{kind} raises {type(error.__cause__).__name__} on made-up records "
             f"{['N', *shape]}: {first_line(error.__cause__)}; "
             f"{_fitting(config, model, shape, given)}"
         ) from error.__cause__
-    if found < numbers or (regression and found > numbers):
+    shipped = config.model.loss in {"cross-entropy", "squared-error"}
+    if shipped and (found < numbers or (regression and found > numbers)):
         what = "outputs" if regression else "classes"
         raise ConfigError(
             f"{kind} returns {found} numbers for a record, and the data source declares {numbers} "
@@ -124,6 +132,8 @@ def _fitting(
     config: Config, model: nn.Module, shape: tuple[int, ...], given: tuple[int, ...]
 ) -> str:
     """What to set so that records have a shape that the model takes, or what to look at."""
+    if takes_whole_numbers_alone(model, shape):
+        return "it takes whole numbers: have the source return them, with data.features = 'none'"
     fitting = dict[str, tuple[int, ...]]()
     if len(given) in {2, 3}:
         fitting["pixels"] = (1, *given) if len(given) == 2 else given
@@ -131,7 +141,7 @@ def _fitting(
         fitting["raw"] = (math.prod(given),)
     for features, other in fitting.items():
         with suppress(CannotTryError, InvalidValueError):
-            try_model(model, other)
+            try_model(model, other, whole=False)
             return f"it takes {['N', *other]}: set data.features = {features!r}"
     return (
         f"data.features = {config.data.features!r} makes records of shape {list(shape)} of "

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,12 +26,13 @@ from fl_shuffle.csv_files import content_of
 from fl_shuffle.data.features import Features, make_features, try_features, vectors_of
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap
-from fl_shuffle.data.models import build_loss, build_model
+from fl_shuffle.data.models import SHIPPED_MODELS, build_loss, build_model
 from fl_shuffle.data.partitions import client_names, make_partition
 from fl_shuffle.data.sources import SHIPPED, STAMPED, load_records, stamps_of
 from fl_shuffle.errors import DataError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
+from fl_shuffle.trials import takes_whole_numbers_alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,8 @@ class Data:
     Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
     `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
     `names`: the clients', where the source has any. `record_shape`: of a record of the source,
-    before its features.
+    before its features. `whole`: training and test inputs as the source has them, where these are
+    whole numbers and no features change them.
     """
 
     inputs: Tensor
@@ -54,6 +56,7 @@ class Data:
     fingerprint: str
     regression: bool = False
     record_shape: tuple[int, ...] = ()
+    whole: tuple[NDArray[Any], NDArray[Any]] | None = None
     names: list[str] | None = None
 
 
@@ -155,7 +158,7 @@ def _build(config: Config, key: tuple[object, ...], tell: Tell) -> Task:
             _require_labels(data.labels, data.classes)
     budgets = make_budgets(config.budgets, config.data.clients, data.names)
     return Task(
-        **vars(data),
+        **{**vars(data), **_whole_numbers(config, data)},
         budgets=budgets,
         plan=make_plan(config, budgets, np.diff(data.offsets)),
         loss=build_loss(config.model, data.classes, regression=data.regression),
@@ -175,6 +178,18 @@ def _require_inputs(inputs: Tensor) -> None:
             "data.source_options.decimal or separator). This is told because noise is seeded; with "
             "run.entropy = 'system' such records train nothing, and nobody is told"
         )
+
+
+def _whole_numbers(config: Config, data: Data) -> dict[str, Tensor]:
+    """Inputs as int64, where the source has whole numbers and a user's model takes no others."""
+    shape = tuple(data.inputs.shape[1:])
+    if data.whole is None or config.model.kind in SHIPPED_MODELS:
+        return {}
+    model = build_model(config.model, shape, data.classes, config.run.seed)
+    if not takes_whole_numbers_alone(model, shape):
+        return {}
+    train, test = (torch.from_numpy(each.astype(np.int64)) for each in data.whole)
+    return {"inputs": train, "test_inputs": test}
 
 
 def _require_labels(labels: Tensor, classes: int) -> None:
@@ -217,6 +232,7 @@ def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Dat
                 features.require_range(records.test_images)
             if features.costly and section.source in SHIPPED:
                 features = CachedFeatures(features)
+        whole = section.features == "none" and images.dtype.kind in "iu"
         vectors: Features = features
         vectors.fit(images)
         if not section.validation:  # Else the test records are private ones.
@@ -233,6 +249,7 @@ def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Dat
             features_use_data=features.data_dependent,
             fingerprint=records.fingerprint(),
             record_shape=tuple(images.shape[1:]),
+            whole=(images, records.test_images) if whole else None,
             names=client_names(section, records.train_clients),
         )
     return kept

@@ -18,6 +18,7 @@ from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.node_registry import QUERY_SECONDS, holdings
 from fl_shuffle.flower.settings import require_same_app_config
 from fl_shuffle.plugins import load_attribute
+from fl_shuffle.runs.run import try_saving
 from fl_shuffle.threads import keep_one_thread
 
 _NO_METRICS = "metrics of clients are exact numbers about private records, and never leave them"
@@ -98,6 +99,7 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
         first = {} if evaluate_fn is None else strategy.metrics_in(evaluate_fn(0, initial_arrays))
         self._require_mod(grid)
+        try_saving(self._parts.state(initial_arrays))
         opened = load_attribute(STRATEGY, field="")
         given = self._parts, grid, self._context, trained, tuple(first), frozen
         settings = train_config or ConfigRecord()

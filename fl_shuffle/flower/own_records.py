@@ -19,7 +19,13 @@ from fl_shuffle.gradients.clipper import Clipper, make_clipper
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.structure import check_module, of_the_machine
 from fl_shuffle.randomizers.base import Ids
-from fl_shuffle.trials import CannotTryError, Subject, try_loss, try_model
+from fl_shuffle.trials import (
+    CannotTryError,
+    Subject,
+    takes_whole_numbers_alone,
+    try_loss,
+    try_model,
+)
 
 RecordsOf = Callable[[Context], tuple[Any, Any]]
 """(context of a client) -> its (x [n, ...], y [n] or [n, k]): tensors or arrays."""
@@ -43,6 +49,7 @@ class OwnRecords:
     model: Callable[[], nn.Module]
     loss: Loss | None = None
     _engines: dict[Any, GradientEngine] = field(default_factory=dict)
+    _whole: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _making: Lock = field(default_factory=Lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,17 +61,26 @@ class OwnRecords:
         cannot be made, and where the trial on made-up records refuses model or loss."""
         config, count = parts.config, parts.config.data.clients * parts.records_each
         shape, labels = tuple(x.shape[1:]), (y.is_floating_point(), tuple(y.shape[1:]))
-        key = config.clip, parts.randomizers.norm, config.run.device, shape, labels
+        whole = not x.is_floating_point()
+        key = config.clip, parts.randomizers.norm, config.run.device, shape, labels, whole
+        loss = _of_classes(self.loss) if whole and self.loss is not None else self.loss
         with self._making:
             if key not in self._engines:
                 try:
                     model = self.model()
-                    engine = parts.gradient_engine(model, count, shape, self.loss)
+                    engine = parts.gradient_engine(model, count, shape, loss)
                 except Exception as error:
                     raise _fault(MODEL, error) from error
                 self._try_loss(model, shape, y)
                 self._engines[key] = engine
             return self._engines[key]
+
+    def takes_whole_numbers_alone(self, shape: tuple[int, ...]) -> bool:
+        """Whether the model computes records of this shape as int64 only."""
+        with self._making:
+            if shape not in self._whole:
+                self._whole[shape] = takes_whole_numbers_alone(self.model(), shape)
+            return self._whole[shape]
 
     def _try_loss(self, model: nn.Module, shape: tuple[int, ...], y: Tensor) -> None:
         """Of labels as these: classes [n] or numbers [n, k]; what others are is said later, and
@@ -131,10 +147,16 @@ class RecordGradients:
         """The client's clipped mean, float32 [d]; raises what its records make go wrong, and
         `NodeFault` for what goes wrong without them."""
         x, y = _read(self._own.records(context))
+        whole = not x.is_floating_point() and self._own.takes_whole_numbers_alone(
+            tuple(x.shape[1:])
+        )
+        x = x.to(torch.int64 if whole else torch.float32)
         if self._parts.config.clip == "record":
-            # A record that is no number counts as zero, whatever the loss does with labels.
-            count = self._parts.records_each
-            x, y = _cut(x, count, torch.nan), _cut(y, count, 0)
+            # A record that is no number counts as zero, whatever the loss does with labels; where
+            # records are whole numbers it is a label that is none.
+            count, numbers = self._parts.records_each, y.is_floating_point()
+            x = _cut(x, count, 0 if whole else torch.nan)
+            y = _cut(y, count, (torch.nan if numbers else -1) if whole else 0)
         engine = self._own.engine(self._parts, x, y)
         if engine not in self._clippers:
             config, plan = self._parts.config, self._parts.randomizers
@@ -164,8 +186,20 @@ class RecordGradients:
                 raise _fault(MODEL, error) from error
 
 
+def _of_classes(own: Loss) -> Loss:
+    """The same, zero where a label is below zero."""
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        if labels.is_floating_point():
+            return own(outputs, labels)
+        losses = own(outputs, labels.clamp(min=0))
+        return torch.where(labels >= 0, losses, torch.zeros_like(losses))
+
+    return loss
+
+
 def _read(given: object) -> tuple[Tensor, Tensor]:
-    """x float32 [n, ...], y int64 [n] or float32 [n, k]."""
+    """x [n, ...], y int64 [n] or float32 [n, k]."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise InvalidValueError(
             "records(context)", type(given).__name__, "must return a pair (x, y) of arrays"
@@ -175,7 +209,7 @@ def _read(given: object) -> tuple[Tensor, Tensor]:
         shapes = f"shapes {tuple(x.shape)}, {tuple(y.shape)}"
         raise InvalidValueError("records(context)", shapes, "must be as many labels as records")
     whole = not y.dtype.is_floating_point
-    return x.to(torch.float32), y.to(torch.int64 if whole else torch.float32)
+    return x, y.to(torch.int64 if whole else torch.float32)
 
 
 def _cut(values: Tensor, count: int, missing: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -71,6 +72,14 @@ def check_module(module: nn.Module) -> int:
     require_no_batch_statistics(module)
     for name, part in module.named_modules():
         shown = f"module {name or type(part).__name__}"
+        if any(kind.__name__ == "GradSampleModule" for kind in type(part).__mro__):
+            raise InvalidValueError(
+                shown,
+                type(part).__name__,
+                "is Opacus's wrapper, which keeps gradients of its own",
+                "give the module inside (its to_standard_module()): gradients of single records "
+                "are computed here",
+            )
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
             raise InvalidValueError(
                 shown,
@@ -108,7 +117,7 @@ def of_the_machine(error: BaseException) -> bool:
 
 def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int:
     """So many numbers autograd keeps of one record of `shape` on the way forth: by a guess, if
-    `module` does not take float32 records of zeros."""
+    `module` takes neither float32 nor int64 records of zeros."""
     module = copy.deepcopy(module).float().cpu()
     own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     count = 0
@@ -119,13 +128,13 @@ def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int:
             count += values.numel()
         return values
 
-    try:
-        with torch.enable_grad(), saved_tensors_hooks(keep, lambda values: values):
-            module(torch.zeros(1, *shape))
-    except Exception:
-        # A module's own code: it will raise again, where it is heard, if records are no better.
-        return UNKNOWN_NUMBERS
-    return count
+    for dtype in (torch.float32, torch.int64):
+        count = 0
+        # A module's own code: where it raises on both, it will again, and be heard.
+        with suppress(Exception), torch.enable_grad(), saved_tensors_hooks(keep, lambda x: x):
+            module(torch.zeros(1, *shape, dtype=dtype))
+            return count
+    return UNKNOWN_NUMBERS
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -23,7 +23,7 @@ from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.declare import json_ready
 from fl_shuffle.durable_files import open_private, replace_file
-from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
+from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted, first_line
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.state_file import store_state
@@ -32,7 +32,13 @@ from fl_shuffle.runs import events, resume
 from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.views import metrics_line, metrics_of, quantiles_of, summary_of
+from fl_shuffle.runs.views import (
+    metrics_line,
+    metrics_of,
+    quantiles_of,
+    summary_of,
+    summary_with,
+)
 
 Mask = NDArray[np.bool_]
 
@@ -212,6 +218,7 @@ class Run:
             log.warning(text)
         for kind, text in notes:
             self.ledger.note(0, kind, text)
+        self._try_summary()
         # Of clients that declare their training budgets do not act.
         budgets = facts.budgets.words() if self.config.privacy.randomizer != "declared" else ""
         self._observer(
@@ -253,6 +260,18 @@ class Run:
         resume.forget_data(self.run)
         self._observer(events.RunFinished(summary))
 
+    def _try_summary(self) -> None:
+        """Make the summary of a run without rounds, before one is paid for: what fails there would
+        fail at the end."""
+        ends: dict[str, Any] = {
+            "stopped_early": None,
+            "failed": False,
+            "epsilon_quantiles": {},
+            "columns": {},
+        }
+        times = {"accounting_seconds": None, "seconds": None}
+        resume.as_text(summary_with(RunView(self._directory.path), {**ends, **times}))
+
     def _stop(self, round_number: int, why: str) -> None:
         self.ledger.note(round_number, "stopped", why)
         self.ledger.flush()
@@ -283,6 +302,34 @@ class Run:
             return np.zeros_like(present)
         epsilon = self.accountant.client_epsilons_after(round_number, present, unusable)
         return np.asarray(present & ~(epsilon <= self._lifetime))
+
+
+def saved_tensors(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model as it is saved: what names share, as tied weights do, each has for itself.
+
+    Raises `RunError` for what no model file holds.
+    """
+    for name, values in model.items():
+        if not isinstance(values, Tensor):
+            raise RunError(
+                f"the model's state_dict() holds {name!r}, a {type(values).__name__}: a model file "
+                "holds tensors alone; leave it out of the state (get_extra_state)"
+            )
+    return {name: values.detach().cpu().clone().contiguous() for name, values in model.items()}
+
+
+def try_saving(model: Mapping[str, Tensor]) -> None:
+    """Raise `RunError` where the model could not be saved, before a round is paid for."""
+    from safetensors.torch import save
+
+    tensors = saved_tensors(model)
+    try:
+        save(tensors)
+    except Exception as error:  # whatever the library says of a name or a type
+        raise RunError(
+            f"the model cannot be saved: {type(error).__name__}: {first_line(error)}; change the "
+            "names or types in its state_dict()"
+        ) from None
 
 
 @contextmanager
@@ -343,7 +390,7 @@ def _save_model(path: Path, model: Mapping[str, Tensor]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    tensors = {name: tensor.contiguous() for name, tensor in model.items()}
+    tensors = saved_tensors(model)
     try:
         replace_file(path, lambda unfinished: save_file(tensors, unfinished))
     except SafetensorError as error:  # what it makes of a disk that is full

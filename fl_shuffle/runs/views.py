@@ -31,11 +31,16 @@ def summary_of(view: RunView) -> dict[str, Any]:
     try:
         if "outcome" not in view.meta:  # of version 0.1
             return dict(view.meta["summary"])
-        return dict(json_ready(_final(view, view.meta["outcome"])))
+        return summary_with(view, view.meta["outcome"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{view.path} is damaged: its outcome: {type(error).__name__} {error}"
         ) from None
+
+
+def summary_with(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a run that ended so."""
+    return dict(json_ready(_final(view, outcome)))
 
 
 def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,13 @@ larger batches, after more calls, on another device, or in another file than the
 
 from fl_shuffle.trials.check import Subject, try_rows
 from fl_shuffle.trials.losses import try_loss
-from fl_shuffle.trials.models import CannotTryError, try_model
+from fl_shuffle.trials.models import CannotTryError, takes_whole_numbers_alone, try_model
 
-__all__ = ["CannotTryError", "Subject", "try_loss", "try_model", "try_rows"]
+__all__ = [
+    "CannotTryError",
+    "Subject",
+    "takes_whole_numbers_alone",
+    "try_loss",
+    "try_model",
+    "try_rows",
+]

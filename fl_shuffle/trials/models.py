@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -34,15 +35,17 @@ class CannotTryError(Exception):
     """The code raises on every kind of made-up record: nothing was tried."""
 
 
-def try_model(module: nn.Module, shape: tuple[int, ...], field: str = "module") -> int:
+def try_model(
+    module: nn.Module, shape: tuple[int, ...], field: str = "module", *, whole: bool | None = None
+) -> int:
     """Have copies of `module` compute made-up records of `shape`, and their gradients; returns how
-    many numbers it gives for a record.
+    many numbers it gives for a record. `whole`: int64 records, or float ones; None: either.
 
     Raises `InvalidValueError`, which names the part, where records mix, random numbers are drawn,
     a record is changed in place, or something is kept of the records; `CannotTryError` where it
     raises on all of them.
     """
-    trial = _setting(module, shape)
+    trial = _setting(module, shape, (False, True) if whole is None else (whole,))
     draws, changed = Draws(), list[bool]()
     once, often = copy.deepcopy(trial.module), copy.deepcopy(trial.module)
     # Other records first: what is kept of the first ones for ever shows, too.
@@ -103,11 +106,13 @@ def _part_at(module: nn.Module, path: str) -> str:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A module, and made-up records that it computes: `pool` [POOL, ...], `outputs` for each."""
+    """A module, and made-up records that it computes: `pool` [POOL, ...], `outputs` for each, with
+    this `rounding`."""
 
     module: nn.Module
     pool: Tensor
     outputs: int = 0
+    rounding: float = 0.0
 
     def compute(
         self, module: nn.Module, company: Sequence[int], draws: Draws, changed: list[bool]
@@ -134,7 +139,7 @@ class _Setting:
     def mixing_part(self) -> str:
         """The path of the part that gives a record something else beside others, though it has got
         the same for it; empty for the module itself, or if that is not to be seen."""
-        rounding = ROUNDING[self.pool.dtype]
+        rounding = self.rounding
         for company in COMPANIES:
             beside, alone = self._passes(company), self._passes(company[-1:])
             for (name, came_in, many), (other, _, one) in zip(beside, alone, strict=False):
@@ -184,14 +189,29 @@ def _leave(inside: list[str]) -> None:
     inside.pop()
 
 
-def _setting(module: nn.Module, shape: tuple[int, ...]) -> _Setting:
+def takes_whole_numbers_alone(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a module computes int64 records and raises on float ones, as an embedding does."""
+    for whole in (False, True):
+        try:
+            _setting(module, shape, (whole,))
+        except CannotTryError:
+            continue
+        return whole
+    return False
+
+
+KINDS = {False: ("normal", "bits", "uniform"), True: ("bits",)}
+"""Of made-up records, by whether they are whole numbers."""
+
+
+def _setting(module: nn.Module, shape: tuple[int, ...], wholes: Sequence[bool]) -> _Setting:
     """Made-up records that the module computes, on the processor: with parameters that were moved,
     in float64, and of finite results, if there are such."""
     best: _Setting | None = None
     last: Exception | None = None
-    for dtype in ROUNDING:
-        for kind in ("normal", "bits", "uniform"):
-            pool = made_up(shape, kind).to(dtype)
+    for whole, dtype in product(wholes, ROUNDING):
+        for kind in KINDS[whole]:
+            pool = made_up(shape, kind).to(torch.int64 if whole else dtype)
             for moved in (MOVED, 0.0):
                 try:
                     setting = _Setting(_moved(module, moved, dtype), pool)
@@ -199,7 +219,7 @@ def _setting(module: nn.Module, shape: tuple[int, ...]) -> _Setting:
                 except Exception as error:
                     last = error
                     continue
-                setting = replace(setting, outputs=found.rows[0].numel())
+                setting = replace(setting, outputs=found.rows[0].numel(), rounding=ROUNDING[dtype])
                 if bool(torch.isfinite(found.rows).all() & torch.isfinite(found.total).all()):
                     return setting
                 best = best or setting

@@ -428,6 +428,42 @@ def test_fault_of_records_is_a_report_like_any_other(how: Any) -> None:
     assert not refusal(**how)
 
 
+class Tokens(nn.Linear):
+    """Adds up columns of its weight, by whole numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = nn.functional.embedding(x, self.weight.T)
+        return columns.sum(1) + self.bias
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(reduction="none")])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_whole_numbers_stay_whole_and_missing_ones_are_zero(loss: Any, numbers: bool) -> None:
+    """The mean of three records over five."""
+    x, y = torch.tensor([[0, 1], [2, 2], [1, 0]]), torch.tensor([0, 1, 1])
+    if numbers:
+        y, loss = torch.eye(2)[y], apart
+    rows = []
+    for given, count in ((x, 5), (x, 3)):
+        app = ShuffleClientApp(
+            records=lambda context, given=given: (given, y),
+            model=lambda: Tokens(3, 2), loss=loss,
+        )  # fmt: skip
+        tables = {
+            **settings(unit="record", clip_norm=100.0), "data": {"clients": 2, "records": count},
+            "budgets": {"epsilon": 1e12},
+        }  # fmt: skip
+        state = ArrayRecord(nn.Linear(3, 2).apply(zeroed).state_dict())
+        reply = replies(app, state, TrainRequest(1, np.arange(2)), tables=tables)[0]
+        rows.append(reports_of(reply)[0])
+    assert rows[0] == pytest.approx(rows[1] * 3 / 5, abs=1e-4) and np.abs(rows[1]).max() > 0.1
+
+
+def zeroed(module: nn.Module) -> None:
+    for each in module.parameters():
+        nn.init.zeros_(each)
+
+
 @pytest.mark.parametrize("count", [2, 7])
 def test_a_replaced_record_moves_it_by_its_share(count: int) -> None:
     """Also where the client has more or fewer records than are counted: by at most 2 C / B, which

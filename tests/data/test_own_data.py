@@ -281,3 +281,80 @@ def test_loss_that_has_changed_is_loaded_again(
     first = trained(tables, tmp_path / "a")
     monkeypatch.setattr(f"{HERE}.entropy", nothing)
     assert not torch.allclose(first, trained(tables, tmp_path / "b"), atol=1e-3)
+
+
+class Tied(nn.Module):
+    """Whose last layer but one has the embedding's weights."""
+
+    def __init__(self, *, whole: bool = False, extra: bool = False) -> None:
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(7, 6), nn.Linear(6, 7, bias=False)
+        self.last.weight = self.embedding.weight
+        self.head = nn.Linear(7, 3)
+        self.whole, self.extra = whole, extra
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens if self.whole else tokens.long()
+        return self.head(self.last(self.embedding(tokens).mean(1)))
+
+
+class Extra(Tied):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 3}
+
+    def set_extra_state(self, state: Any) -> None: ...
+
+
+def tied(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Tied()
+
+
+def whole(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Tied(whole=True)
+
+
+def with_extra(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Extra()
+
+
+def tokens(section: DataSection) -> Records:
+    """Whole numbers; the class is the first one's."""
+    draw = np.random.Generator(np.random.Philox(3))
+    x = draw.integers(0, 7, size=(240, 5))
+    return Records(x, x[:, 0] % 3, x[:60], x[:60, 0] % 3, classes=3)
+
+
+def of_tokens(kind: str) -> dict[str, Any]:
+    return {
+        "run": {"rounds": 3},
+        "data": {"source": f"{HERE}:tokens", "clients": 12, "features": "none"},
+        "model": {"kind": f"{HERE}:{kind}"},
+        "privacy": {"unit": "client"},
+        "budgets": {"distribution": "constant", "epsilon": 1e3},
+    }
+
+
+def test_model_with_tied_weights_is_saved_and_read(tmp_path: Path) -> None:
+    result = fs.simulate(of_tokens("tied"), out=tmp_path / "run")
+    state = result.model.state_dict()
+    assert torch.equal(state["last.weight"], state["embedding.weight"])
+    assert result.summary["rounds"] == 3 and list(result.metrics["n_reports"]) == [12] * 3
+
+
+def test_model_that_cannot_be_saved_is_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(FlShuffleError, match=r"holds '_extra_state', a dict.*tensors alone"):
+        fs.simulate(of_tokens("with_extra"), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def test_whole_numbers_stay_whole_for_a_model_that_takes_no_others(tmp_path: Path) -> None:
+    """The same bits as those of a model that makes them whole itself."""
+    models = [
+        fs.simulate(of_tokens(kind), out=tmp_path / kind).model.state_dict()
+        for kind in ("tied", "whole")
+    ]
+    assert all(torch.equal(one, models[1][name]) for name, one in models[0].items())
+    with pytest.raises(FlShuffleError, match=r"takes whole numbers: have the source return them"):
+        tables = of_tokens("whole")
+        tables["data"] |= {"source": "digits", "features": "raw"}
+        fs.simulate(tables, out=tmp_path / "digits")

@@ -390,3 +390,22 @@ def test_what_the_trial_refuses_breaks_the_sensitivity(monkeypatch: pytest.Monke
     assert moved(nn.Linear(6, 3), relabel, loss=balanced) > 40.0
     monkeypatch.setattr("fl_shuffle.gradients.factory.try_model", lambda *_: None)
     assert moved(Net(Running(), 6), enlarge) > 10.0
+
+
+class GradSampleModule(nn.Module):
+    """By the name of Opacus's wrapper."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._module(x)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_wrapper_of_opacus_is_refused(inside: bool) -> None:
+    module: nn.Module = GradSampleModule(nn.Linear(6, 3))
+    module = nn.Sequential(nn.Linear(6, 6), module) if inside else module
+    with pytest.raises(InvalidValueError, match="Opacus's wrapper.*give the module inside"):
+        make_gradient_engine(module, shape=PLAIN, clip="record")

@@ -116,8 +116,8 @@ def try_features(
         return
     other, few = make_features(section, shape), public[: 2 * POOL]
     other.fit(few)
-    pair = [torch.from_numpy(rows_of(each)(range(len(few)))) for each in (fitted, other)]
-    if not torch.allclose(*pair, rtol=ROUNDING, atol=ROUNDING * float(pair[0].abs().max())):
+    one, two = (torch.from_numpy(rows_of(each)(range(len(few)))) for each in (fitted, other))
+    if not torch.allclose(one, two, rtol=ROUNDING, atol=ROUNDING * float(one.abs().max())):
         raise subject.refused(
             "describes the same records otherwise once it was fitted on others, and does not say "
             "so",
