@@ -188,8 +188,8 @@ def _schedule_conflicts(config: Config) -> dict[str, bool]:
     run, data, server = config.run, config.data, config.server
     randomizer, analyzer = config.privacy.randomizer, server.analyzer
     sequential = config.training.schedule == "sequential"
-    natural, plain = data.partition == "natural", DataSection()
-    no_use = "changes nothing with data.partition = 'natural': every client has its own records"
+    plain = DataSection()
+    no_use = f"changes nothing with data.partition = {data.partition!r}, which says whose all are"
     # Pooled noise stands for reports that nobody sees: it is refused where somebody does.
     not_pooled = {
         "training.schedule = 'sequential' applies every report by itself": sequential,
@@ -202,8 +202,8 @@ def _schedule_conflicts(config: Config) -> dict[str, bool]:
             randomizer not in ("gaussian", "laplace"),
     }  # fmt: skip
     return {
-        f"data.records {no_use}; leave it out": natural and data.records != plain.records,
-        f"data.sizes {no_use}; leave it out": natural and data.sizes != plain.sizes,
+        f"data.records {no_use}; leave it out": data.sizes_fixed and data.records != plain.records,
+        f"data.sizes {no_use}; leave it out": data.sizes_fixed and data.sizes != plain.sizes,
         "server.weights a sequential schedule applies reports one by one; use uniform":
             sequential and server.weights != "uniform",
         f"run.ray_address is for run.engine = 'ray'; it is {run.engine!r}":

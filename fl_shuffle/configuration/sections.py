@@ -21,6 +21,9 @@ TORCHVISION_SOURCES = (
 """Data sets of torchvision.datasets that a configuration names (`data/sources/image_sets`)."""
 SOURCES = ("digits", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)
 
+BY_LABEL = ("dirichlet", "dirichlet-by-class", "classes", "shards")
+"""Partitions in which the labels decide which client holds which records."""
+
 
 @dataclass(frozen=True)
 class RunSection:
@@ -67,14 +70,19 @@ class DataSection:
     """number of clients"""
     records: int = setting(0, low=0)
     """records a client; 0: all records are dealt out"""
-    partition: str = one_of(("iid", "dirichlet", "shards", "ordered", "natural"))
-    """`dirichlet` and `shards` go by label; `natural`: the source's own clients"""
-    alpha: float = setting(0.5, above=0.0, needs="partition = dirichlet")
-    """concentration of `dirichlet`"""
+    partition: str = one_of(("iid", *BY_LABEL, "ordered", "natural"))
+    """`dirichlet` draws each client's classes, `dirichlet-by-class` each class's clients; these,
+    `classes` and `shards` go by label; `natural`: the source's own clients"""
+    alpha: float = setting(0.5, above=0.0, needs="partition = dirichlet or dirichlet-by-class")
+    """concentration of the Dirichlet distribution: the smaller, the more clients differ"""
     shards_per_client: int = setting(2, low=1, needs="partition = shards")
-    """of `shards`"""
-    sizes: str = one_of(("equal", "unequal"))
-    """how many records clients have"""
+    """Number of runs of records, sorted by label, of each client"""
+    classes_per_client: int = setting(2, low=1, needs="partition = classes")
+    """Number of classes of each client"""
+    sizes: str = one_of(("equal", "unequal", "dirichlet"))
+    """how many records clients have; `unequal`: log-normal"""
+    sizes_alpha: float = setting(1.0, above=0.0, needs="sizes = dirichlet")
+    """concentration of the clients' shares of the records"""
     features: str = one_of(("raw", "pca", "hog", "pixels", "none"), own="features")
     """`pca` is fitted on private records: not covered"""
     feature_options: dict[str, Any] = setting({})
@@ -87,7 +95,12 @@ class DataSection:
     @property
     def dealt_by_label(self) -> bool:
         """Whether the labels decide which client holds which records."""
-        return self.partition in ("dirichlet", "shards")
+        return self.partition in BY_LABEL
+
+    @property
+    def sizes_fixed(self) -> bool:
+        """Whether the partition itself says how many records each client has."""
+        return self.partition in ("natural", "dirichlet-by-class", "classes")
 
 
 @dataclass(frozen=True)

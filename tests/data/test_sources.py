@@ -54,24 +54,6 @@ def test_digits_are_real_and_fixed() -> None:
     assert np.bincount(labels).tolist() == counted
 
 
-LABELS = np.repeat(np.arange(10), 100)
-
-
-@pytest.mark.parametrize(
-    ("partition", "fewest", "most"), [("iid", 8, 10), ("dirichlet", 1, 6), ("shards", 1, 4)]
-)
-def test_partitions_are_disjoint_equal_repeatable_and_skewed(
-    partition: str, fewest: int, most: int
-) -> None:
-    wanted = DataSection(clients=20, partition=partition, alpha=0.05)
-    parts = make_partition(wanted, LABELS, 10)
-    assert parts.sizes.tolist() == [50] * 20
-    assert len(np.unique(parts.order)) == len(parts.order) == 1000
-    assert (parts.order == make_partition(wanted, LABELS, 10).order).all()
-    classes = [len(np.unique(each)) for each in LABELS[parts.order].reshape(20, 50)]
-    assert fewest <= np.mean(classes) <= most
-
-
 def test_mnists_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is told of one that was cut off, where no other can be had; of a folder that is not
     there, which is not made."""
@@ -467,6 +449,8 @@ NATURAL = {"source": "gapminder", "partition": "natural"}
         ({"clients": 1501}, "more clients than the 1438"),
         ({"clients": 100, "records": 15}, "needs 1500"),
         ({"clients": 1000, "partition": "shards"}, "shards_per_client"),
+        ({"partition": "classes", "classes_per_client": 11}, "have 10 classes; lower it"),
+        ({"clients": 1000, "partition": "classes"}, "clients would share a class of"),
         ({"partition": "shards", "sizes": "unequal"}, "equal"),
     ],
 )

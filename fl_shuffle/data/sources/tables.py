@@ -148,8 +148,8 @@ def _owners(
 
     The cell is the text before the line's first separator, or behind its last one. No text in
     another cell can move either, so no record decides whose it is. Anywhere else one could: the
-    column is refused there. Quotes around a name are removed. A separator or a quote in a name is refused:
-    whether such a cell ends could depend on the quotes in other cells.
+    column is refused there. Quotes around a name are removed. A separator or a quote in a name is
+    refused: whether such a cell ends could depend on the quotes in other cells.
     """
     place, width = header.index(client), len(header)
     if 0 < place < width - 1:
