@@ -46,9 +46,12 @@ WHOLE_SITE = ""
 ANY_PARTITION = ("features", "feature_options")
 """Settings of [data] that do not decide whose records a client holds."""
 
+GAUSSIAN, OTHERS = "gaussian", "other noise"
+"""Kinds of reports that compose among themselves."""
+
 VERSION = 2
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS counted (what TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS counted (what TEXT NOT NULL, noise TEXT);
 CREATE TABLE IF NOT EXISTS sent (
     account TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL,
     mu REAL NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
@@ -98,8 +101,9 @@ class Spent(NamedTuple):
         return Spent(self.squares + mu * mu, self.epsilon + epsilon, self.delta + delta)
 
     def within(self, epsilon: float, delta: float) -> bool:
-        """Whether this is at most (epsilon, delta): Gaussian reports compose exactly, and basic
-        composition adds the others. Sums are rounded up by more than their terms lose."""
+        """Whether this is at most (epsilon, delta), for reports of one kind: Gaussian ones compose
+        exactly, and basic composition adds others. Sums are rounded up by more than their terms
+        lose."""
         left = delta - self.delta * ROUND_UP
         if left <= 0.0:
             return False
@@ -115,6 +119,11 @@ class ClientRecord:
     its guarantee covers everything that the site holds, however a run deals it to clients. An
     account of a client, as the site itself deals its records, covers that client's data or, with
     `privacy.unit = "record"`, one of its records.
+
+    The server may choose every report in view of those before it. Then a limit is valid if it is
+    one number of Gaussian reports, the sum of squares of their mu, or one of each of the sums of
+    epsilons and deltas; it is not where both kinds share it (docs/proofs.md, section 10). So a file
+    holds reports of one kind, that of the first.
     """
 
     def __init__(
@@ -174,7 +183,10 @@ class ClientRecord:
         """
         try:
             with self._opened() as database:
+                noise = self._kind(database, classes)
                 sent = self._write(database, (run, round_number), clients, classes, times)
+                if any(sent):
+                    database.execute("UPDATE counted SET noise = ?", (noise,))
                 database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"node-config {RECORD} = {self._path}: {error}") from None
@@ -201,7 +213,7 @@ class ClientRecord:
         if not version and not tables:
             for statement in SCHEMA.split(";"):
                 database.execute(statement)
-            database.execute("INSERT INTO counted VALUES (?)", (self._accounts.text,))
+            database.execute("INSERT INTO counted VALUES (?, NULL)", (self._accounts.text,))
             database.execute(f"PRAGMA user_version = {VERSION}")
             return
         if not version and "reports" in tables:
@@ -221,6 +233,20 @@ class ClientRecord:
                 f"{where}: counts {_words_of(counted)}, and this node {now}; put {RECORD_CONFIG} "
                 "back as it was, or name a new file"
             )
+
+    def _kind(self, database: sqlite3.Connection, classes: Sequence[ClientClass]) -> str:
+        """The kind of these reports. Raises `ConfigError` where they do not compose with each
+        other, or with those in the file."""
+        ((first,),) = database.execute("SELECT noise FROM counted").fetchall()
+        kinds = [GAUSSIAN if kind.noise == GAUSSIAN else OTHERS for kind in classes]
+        held = str(first or kinds[0])
+        if any(noise != held for noise in kinds):
+            raise ConfigError(
+                f"privacy.randomizer: node-config {RECORD} = {self._path} holds reports of {held}, "
+                "and those of another kind of noise would share its limit, which is proven for one "
+                "kind alone; name a file of their own"
+            )
+        return held
 
     def _write(
         self,

@@ -1,0 +1,88 @@
+"""What clients log where Ray plays them: it reaches the user's terminal or nobody, and no file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fl_shuffle.flower.client_logs import CLIENT_LOG, kept_from_disk, quiet_on_ray, say_here
+from fl_shuffle.flower.grid import adopt_task_identity
+
+app = ClientApp()
+TOLD = "%d of %d clients are odd: %s"
+
+
+@app.train()
+def talking(message: Message, context: Context) -> Message:
+    """Tells of records in every way it can."""
+    talk()
+    return Message(RecordDict(), reply_to=message)
+
+
+def talk() -> None:
+    logging.getLogger(f"{CLIENT_LOG}.own").warning(TOLD, 3, 7, KeyError("Maria"))
+    logging.getLogger("mine").error("record 17 is odd")
+    warnings.warn("record 17 is odd", stacklevel=1)
+    print("record 17 is odd")
+    print("record 17 is odd", file=sys.stderr)
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    log = logging.getLogger(CLIENT_LOG)
+    handlers, propagate = [*log.handlers], log.propagate
+    yield
+    log.handlers, log.propagate = handlers, propagate
+
+
+def test_client_logs_kept_from_disk_are_said_elsewhere(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with kept_from_disk() as said:
+            talk()
+    assert capfd.readouterr() == ("", "")
+    caplog.clear()
+    say_here(said)
+    (record,) = caplog.records
+    # The terminal shows each template once.
+    assert (record.name, record.levelname, record.msg) == (f"{CLIENT_LOG}.own", "WARNING", TOLD)
+    assert record.getMessage() == "3 of 7 clients are odd: 'Maria'"
+    talk()
+    assert "record 17 is odd" in capfd.readouterr().out
+
+
+def test_ray_task_prints_nothing_and_returns_client_logs(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ray_grid = pytest.importorskip("fl_shuffle.flower.ray_grid")
+    adopt_task_identity(1)
+    message = Message(RecordDict(), 2, "train")
+    context = Context(1, 2, {}, RecordDict(), {})
+    path = f"{__name__}:app"
+    reply, _, said = ray_grid._played(path, message, context, True)
+    assert isinstance(reply, Message) and not reply.has_error()
+    assert [each["msg"] for each in said] == [TOLD]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("actor", "heard"), [("0f", 0), (None, 1)])
+def test_client_logs_of_flowers_ray_actors_are_dropped(
+    actor: str | None, heard: int, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """In the driver, which is the server's process, nothing changes."""
+    context = SimpleNamespace(get_actor_id=lambda: actor)
+    ray = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    quiet_on_ray()
+    logging.getLogger(f"{CLIENT_LOG}.own").warning(TOLD, 1, 2, "x")
+    assert len(caplog.records) == heard
