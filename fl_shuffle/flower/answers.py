@@ -26,12 +26,15 @@ from fl_shuffle.flower.node_registry import held_clients, words_of
 from fl_shuffle.flower.remote_shuffler import sender_of
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.refusal_log import RefusalLog
 from fl_shuffle.shuffler.exact_sums import ExactSum
 from fl_shuffle.shuffler.local import Ids, Mask
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.link import Sender
 
 log = logging.getLogger("fl_shuffle.client")
+refusals = RefusalLog(log)
+"""What this node does not do that a server asks of it. Nothing here depends on records."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,12 @@ class ReportsAnswer:
         classes = self.plan.classes_of_each(clients)
         run = str(self.request.context.run_id)
         times = self.plan.reports_per_round
-        return self.node.record.debit(run, self.request.round, clients, classes, times)
+        sent = self.node.record.debit(run, self.request.round, clients, classes, times)
+        if not sent.all():
+            left = int((~sent).sum())
+            said = f"{left} of {len(sent)} clients' reports on round {self.request.round}"
+            refusals.note("record", f"{said}: this node's record forbids them")
+        return sent
 
 
 @dataclass
@@ -177,6 +185,7 @@ def redact_errors(message: Message, context: Context, call_next: ClientAppCallab
     request that has expired, and it is not worked on.
     """
     if expired(message):
+        refusals.note("expired", "a request that had expired when it came")
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     try:
         return call_next(message, context)
@@ -185,6 +194,9 @@ def redact_errors(message: Message, context: Context, call_next: ClientAppCallab
         # a simulation the engine in this process tells the user, and nobody else.
         settings = isinstance(error, FlShuffleError) or context.node_config.get(SIMULATED)
         if settings and not isinstance(error, DataError):
+            if isinstance(error, FlShuffleError):
+                name = type(error).__name__
+                refusals.note(name, f"a {message.metadata.message_type} request: {name}: {error}")
             raise
         log.exception("round %s failed on this node", message.metadata.group_id)
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)

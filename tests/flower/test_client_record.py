@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from clients.app import app
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.reports import ClientClass
 from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.flower import answers
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.messages import TrainRequest, array_record
-from tests.one_node import nodes, reports_of
+from fl_shuffle.refusal_log import RefusalLog
+from tests.one_node import nodes, replies, reports_of
 
 ONE, DELTA = np.array([4]), 1e-5
 KINDS = st.sampled_from(["gaussian", "laplace", "user"])
@@ -85,3 +89,28 @@ def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
     seeded = nodes(app, tables=tables, node_config=config)
     with seeded as grid, pytest.raises(ConfigError, match="entropy"):
         grid.send_and_receive([TrainRequest(4, both).message(model, 2)])
+
+
+def test_refused_requests_leave_one_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server asks in vain: beyond the record, on others' clients, with seeded noise."""
+    monkeypatch.setattr(answers, "refusals", RefusalLog(logging.getLogger("fl_shuffle.client")))
+    own = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
+    parts = {"partition-id": 0, "num-partitions": 5}
+    tables = {"data": {"clients": 10}, "budgets": {"epsilon": 1.0}}
+    model, two = array_record({"p": np.zeros(650, np.float32)}, shared=True), np.arange(2)
+    system = {**tables, "run": {"entropy": "system"}}
+    rounds = [TrainRequest(number, two) for number in (1, 2, 2)]
+    for asked, configured, node in (
+        (rounds, system, {**own, **parts}),
+        ([TrainRequest(3, np.array([7]))] * 5, system, parts),
+        ([TrainRequest(4, two)] * 5, tables, {**own, **parts}),
+    ):
+        for request in asked:
+            with suppress(ConfigError, InvalidValueError):
+                replies(app, model, request, tables=configured, node_config=node)
+    said = [line for line in caplog.messages if line.startswith("refused")]
+    assert len(said) == 3, said
+    assert "2 of 2 clients' reports on round 2: this node's record forbids them" in said[0]
+    assert "requested clients" in said[1] and "run.entropy = 'seeded'" in said[2]
