@@ -18,9 +18,10 @@ from benchmarks.chaos.damage import damages
 from benchmarks.chaos.federation import finished_ledger, warm
 from benchmarks.chaos.fuzzing import fuzz
 from benchmarks.chaos.hostile import replies
+from benchmarks.chaos.peers import peers_of_shuffler, peers_of_superlink
 from benchmarks.chaos.tally import Tally, table
 
-GROUPS = ("crashes", "kills", "fuzz", "damages", "replies")
+GROUPS = ("crashes", "kills", "fuzz", "damages", "replies", "superlink", "shuffler")
 """The longest come first."""
 AT_A_TIME = 2
 
@@ -42,7 +43,13 @@ def play(name: str, folder: Path, minutes: float, each: int) -> list[Tally]:
         return [kills(place, each=each, seconds=0.25 * seconds)]
     if name == "fuzz":
         return list(fuzz(place, finished_ledger(folder), seconds=0.45 * seconds))
-    return [damages(place) if name == "damages" else replies(place)]
+    others = {
+        "damages": damages,
+        "replies": replies,
+        "superlink": peers_of_superlink,
+        "shuffler": peers_of_shuffler,
+    }
+    return [others[name](place)]
 
 
 def everything(folder: Path, *, minutes: float, each: int) -> Iterator[Tally]:

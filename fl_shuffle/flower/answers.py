@@ -36,12 +36,15 @@ from fl_shuffle.flower.node_registry import held_clients, words_of
 from fl_shuffle.flower.remote_shuffler import sender_of
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.refusal_log import RefusalLog
 from fl_shuffle.shuffler.exact_sums import ExactSum
 from fl_shuffle.shuffler.local import Ids, Mask
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.link import Sender
 
 log = logging.getLogger("fl_shuffle.client")
+refusals = RefusalLog(log)
+"""What this node does not do that a server asks of it. Nothing here depends on records."""
 
 _SETTING = re.compile(r"[a-z0-9_]+\.[a-z0-9_]+")
 
@@ -128,7 +131,12 @@ class ReportsAnswer:
         classes = self.plan.classes_of_each(clients)
         run = str(self.request.context.run_id)
         times = self.plan.reports_per_round
-        return self.node.record.debit(run, self.request.round, clients, classes, times)
+        sent = self.node.record.debit(run, self.request.round, clients, classes, times)
+        if not sent.all():
+            left = int((~sent).sum())
+            said = f"{left} of {len(sent)} clients' reports on round {self.request.round}"
+            refusals.note("record", f"{said}: this node's record forbids them")
+        return sent
 
 
 @dataclass
@@ -186,7 +194,12 @@ def failed(message: Message, context: Context, error: Exception) -> Message:
     """
     if context.node_config.get(SIMULATED) and not isinstance(error, DataError):
         raise error
-    log.error("round %s failed on this node", message.metadata.group_id, exc_info=error)
+    if isinstance(error, FlShuffleError) and not isinstance(error, DataError | ProgramError):
+        # A request that this node refuses: one line for each kind, however often it is sent.
+        name = type(error).__name__
+        refusals.note(name, f"a {message.metadata.message_type} request: {name}: {text_of(error)}")
+    else:
+        log.error("round %s failed on this node", message.metadata.group_id, exc_info=error)
     program = isinstance(error, ProgramError)
     code = PROGRAM_FAILS if program else CLIENT_APP_RAISED
     return Message(Error(code, told_of(error) or None), reply_to=message)
@@ -212,6 +225,7 @@ def redact_errors(message: Message, context: Context, call_next: ClientAppCallab
     """
     quiet_on_ray()
     if expired(message):
+        refusals.note("expired", "a request that had expired when it came")
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     try:
         return call_next(message, context)

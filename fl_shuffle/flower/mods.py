@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fl_shuffle.errors import ConfigError, ProgramError, RunError, text_of
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import messages
-from fl_shuffle.flower.answers import Request, failed
+from fl_shuffle.flower.answers import Request, failed, refusals
 from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
@@ -46,7 +46,8 @@ _AS_ZERO = "; it counts as zero, and the report is sent"
 
 def unanswered(message: Message) -> Message:
     """The reply to a message that does not reach the app."""
-    log.warning("a message of type %r is not answered", message.metadata.message_type)
+    kind = message.metadata.message_type
+    refusals.note("type", f"a message of type {kind!r} is not answered")
     return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
 
 

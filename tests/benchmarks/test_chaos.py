@@ -18,6 +18,7 @@ from benchmarks.chaos.damage import damages
 from benchmarks.chaos.federation import finished_ledger, note, warm
 from benchmarks.chaos.fuzzing import fuzz
 from benchmarks.chaos.hostile import replies
+from benchmarks.chaos.peers import peers_of_shuffler, peers_of_superlink
 from benchmarks.chaos.tally import Tally, table
 
 
@@ -80,6 +81,20 @@ def test_nothing_is_lost_or_seen(tmp_path: Path) -> None:
         tally = pool.submit(short_form, tmp_path).result(timeout=900)
     assert tally.problems == []
     assert (tally.tried, tally.survived, tally.seen) == (3, 3, 0)
+
+
+def besieged(folder: Path) -> list[Tally]:
+    """As above."""
+    warm()
+    return [peers_of_shuffler(folder / "shuffler"), peers_of_superlink(folder / "superlink")]
+
+
+@pytest.mark.slow
+def test_peers_that_fill_a_port_stop_no_run(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        tallies = pool.submit(besieged, tmp_path).result(timeout=1800)
+    sound(*tallies)
+    assert [tally.tried for tally in tallies] == [3, 3] and tallies[0].seen == 0
 
 
 def test_what_lies_where_it_must_not_is_found(tmp_path: Path) -> None:

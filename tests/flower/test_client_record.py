@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,11 @@ from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data.partitions import make_partition
 from fl_shuffle.data.sources import load_records
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.flower import LocalRandomizerMod
+from fl_shuffle.flower import LocalRandomizerMod, answers
 from fl_shuffle.flower.client_record import ANY_PARTITION, Accounts, ClientRecord
 from fl_shuffle.flower.messages import TrainRequest, array_record
-from tests.one_node import nodes, reports_of
+from fl_shuffle.refusal_log import RefusalLog
+from tests.one_node import nodes, replies, reports_of
 
 ONE, DELTA = np.array([4]), 1e-5
 SYSTEM = {"run": {"entropy": "system"}}
@@ -120,7 +123,7 @@ def test_record_by_names_survives_moved_numbers(tmp_path: Path) -> None:
 def test_record_of_runs_dealt_anew_keeps_the_limit(tmp_path: Path) -> None:
     """A person's number moves with `data.seed`: each run asks for the number that has the person,
     and no number is ever asked for twice."""
-    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
+    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
     model, sent, asked = array_record({"p": np.zeros(650, np.float32)}, shared=True), 0, set()
     labels = load_records(DataSection()).train_labels
     for seed in range(3):
@@ -152,7 +155,7 @@ def written(folder: Path, **tables: dict[str, Any]) -> str:
 OTHER = {
     "source": "mnist", "source_options": {"hub": "x"}, "root": "/elsewhere", "clients": 49,
     "records": 3, "partition": "ordered", "alpha": 0.25, "shards_per_client": 3,
-    "sizes": "unequal", "validation": 0.25, "seed": 1,
+    "sizes": "unequal", "validation": 0.25, "seed": 1, "classes_per_client": 3, "sizes_alpha": 2.0,
 }  # fmt: skip
 
 
@@ -193,7 +196,7 @@ def test_record_refuses_run_dealt_otherwise_than_the_site(key: str, tmp_path: Pa
 def test_record_refuses_reports_that_it_cannot_count(
     tables: dict[str, Any], own: bool, told: str, tmp_path: Path
 ) -> None:
-    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0}
+    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
     if own:
         node["record-config"] = written(tmp_path, privacy={"unit": "record"})
     config = parse_config({**SYSTEM, "privacy": {"unit": "client"}, **tables})
@@ -250,7 +253,7 @@ def test_half_a_record_or_one_that_cannot_be_written_stops_everything(tmp_path: 
     for path in (tmp_path / "no" / "folder", tmp_path / "junk"):
         with pytest.raises(ConfigError, match="record"):
             ClientRecord(path, 1.0, DELTA).debit("a", 1, ONE, [kind("user", 0.1)])
-    whole = {"record": "/tmp/r", "lifetime-epsilon": 1.0}
+    whole = {"record": "/tmp/r", "lifetime-epsilon": 2.0}
     config = parse_config({**SYSTEM, "privacy": {"unit": "client"}})
     for bad in ({"record": None}, {"lifetime-epsilon": None}, {"record": "relative"},
                 {"record": 5}, {"lifetime-epsilon": 0.0}, {"lifetime-epsilon": "8"},
@@ -277,7 +280,10 @@ def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["record", "lifetime-epsilon", "record-config"])
-def test_local_mod_with_a_record_is_refused(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_local_mod_with_a_record_is_refused(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "refusals", RefusalLog(logging.getLogger("fl_shuffle.client")))
     counting = ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)])
     counting.train()(lambda message, context: message)
     request = TrainRequest(1, ONE).message(array_record({}, shared=True), 2)
@@ -285,3 +291,30 @@ def test_local_mod_with_a_record_is_refused(name: str, caplog: pytest.LogCapture
         (reply,) = grid.send_and_receive([request])
     assert reply.error.reason == "ConfigError"
     assert f"node-config names a {name}, and LocalRandomizerMod counts nothing" in caplog.text
+
+
+def test_refused_requests_leave_one_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server asks in vain: beyond the record, on others' clients, with seeded noise."""
+    monkeypatch.setattr(answers, "refusals", RefusalLog(logging.getLogger("fl_shuffle.client")))
+    own = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
+    parts = {"partition-id": 0, "num-partitions": 5}
+    tables = {
+        "data": {"clients": 10}, "budgets": {"epsilon": 1.0}, "privacy": {"unit": "client"}
+    }  # fmt: skip
+    model, two = array_record({"p": np.zeros(650, np.float32)}, shared=True), np.arange(2)
+    system = {**tables, "run": {"entropy": "system"}}
+    rounds = [TrainRequest(number, two) for number in (1, 2, 2)]
+    for asked, configured, node in (
+        (rounds, system, {**own, **parts}),
+        ([TrainRequest(3, np.array([7]))] * 5, system, parts),
+        ([TrainRequest(4, two)] * 5, tables, {**own, **parts}),
+    ):
+        for request in asked:
+            with suppress(ConfigError, InvalidValueError):
+                replies(app, model, request, tables=configured, node_config=node)
+    said = [line for line in caplog.messages if line.startswith("refused")]
+    assert len(said) == 3, said
+    assert "1 of 2 clients' reports on round 2: this node's record forbids them" in said[0]
+    assert "requested clients" in said[1] and "run.entropy = 'seeded'" in said[2]

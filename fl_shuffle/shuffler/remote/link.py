@@ -78,7 +78,7 @@ class Link:
         line = call.announced(method, self._own.token, len(sent))
         until = time.monotonic() + self._patience
         while True:
-            reply, content = self._tried(line, sent)
+            reply, content = self._tried(line, sent, until)
             if reply.reason == wire.OK:
                 return content
             said, reason = " ".join(reply.said.split())[:SHOWN], reply.reason
@@ -92,7 +92,7 @@ class Link:
                 )
             time.sleep(PAUSE_SECONDS)
 
-    def _tried(self, line: bytes, sent: bytes) -> tuple[Reply, bytes]:
+    def _tried(self, line: bytes, sent: bytes, until: float) -> tuple[Reply, bytes]:
         """An answer, once; of no connection a reply that says so."""
         while True:
             try:
@@ -101,10 +101,10 @@ class Link:
                 return Reply("UNAVAILABLE", str(error) or type(error).__name__), b""
             used = connection.used
             try:
-                found = _exchanged(connection, line, sent)
+                found = _exchanged(connection, line, sent, until)
             except (OSError, ValueError) as error:
                 connection.close()
-                if used:
+                if used and not isinstance(error, TimeoutError):
                     continue  # it may have ended while nobody used it
                 return Reply("UNAVAILABLE", str(error) or type(error).__name__), b""
             connection.used = True
@@ -128,10 +128,15 @@ class Link:
         return _Connection(tls, tls.makefile("rb"))
 
 
-def _exchanged(connection: _Connection, line: bytes, sent: bytes) -> tuple[Reply, bytes]:
-    """Announce a call, send its bytes when they are asked for, and take the answer."""
+def _exchanged(
+    connection: _Connection, line: bytes, sent: bytes, until: float
+) -> tuple[Reply, bytes]:
+    """Announce a call, send its bytes when they are asked for, and take the answer; what is on its
+    way then is not given up at that time."""
     connection.tls.sendall(line)
     while (reply := _reply(connection)).reason in (wire.WAITING, wire.CONTINUE):
+        if reply.reason == wire.WAITING and time.monotonic() > until:
+            raise TimeoutError("it keeps this call waiting")
         if reply.reason == wire.CONTINUE:
             # A timeout is for all that `sendall` is given: a slow line takes a piece at a time.
             for start in range(0, len(sent), CHUNK):

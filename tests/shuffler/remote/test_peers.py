@@ -110,6 +110,17 @@ def delivery(client: int, facts: Any = FACTS) -> wire.Call:
     return wire.Call(facts, 1, client)
 
 
+def test_site_does_not_wait_for_ever(lab: Lab, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_SECONDS", 0.1)
+    with lab.serving(), Peer(lab) as before:
+        lab.analyzer().open(1, EVERYBODY)
+        reply = before.announce(delivery(0), FACTS.delivery_bytes).answer()
+        assert reply == wire.Reply(wire.CONTINUE)
+        lab.patience = 0.5
+        with pytest.raises(wire.ShufflerError, match="keeps this call waiting"):
+            lab.sender().send(FACTS, 1, 1, REPORTS[1][None])
+
+
 def test_silent_and_slow_peers_stop_nobody(tmp_path: Path) -> None:
     """Many more than there are threads, in every place where a peer can fall silent."""
     lab, size = Lab(tmp_path, sites=2), FACTS.delivery_bytes
@@ -265,6 +276,11 @@ def test_peer_has_few_connections_and_idle_ones_make_way(tmp_path: Path) -> None
 def test_turns_are_one_a_peer_and_bounded_in_memory() -> None:
     async def played() -> None:
         turns = Turns(100)
+        twice = [turns.ask("a", 1) for _ in range(2)]
+        assert [each.granted.done() for each in twice] == [True, False]
+        turns.end(twice[0])
+        assert twice[1].granted.done()
+        turns.end(twice[1])
         first, second, same = turns.ask("a", 60), turns.ask("b", 60), turns.ask("a", 1)
         huge, small, analyzer = turns.ask("c", 10**9), turns.ask("d", 1), turns.ask("server", 0)
 
