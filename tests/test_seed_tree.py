@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 
+import numpy as np
 import pytest
 
 from fl_shuffle.errors import InvalidValueError
@@ -25,6 +26,17 @@ def test_paths_that_concatenate_alike_differ() -> None:
         tree.key(0), tree.key(""), tree.key(0, 0), tree.child("a").key("b"),
     }  # fmt: skip
     assert len(keys) == 9
+
+
+def test_a_key_tells_nothing_of_the_tree_below_its_path() -> None:
+    """Nor of the generator at that path: each use has keys of its own."""
+    tree, path = SeedTree(3), b"s" + (1).to_bytes(8, "big") + b"b"
+    for person in (b"fl-shuffle node", b"fl-shuffle child", b"fl-shuffle numpy"):
+        known = hashlib.blake2b(path, digest_size=32, key=tree.key("a"), person=person).digest()
+        assert known not in (tree.child("a").key("b"), tree.key("a", "b"), tree.key("b"))
+    draws = np.random.SeedSequence(int.from_bytes(tree.key("a"), "big"))
+    mine = np.random.Generator(np.random.PCG64(draws)).random(4)
+    assert not np.array_equal(mine, tree.numpy_generator("a").random(4))
 
 
 def test_operating_system_entropy_is_fresh_hidden_and_picklable() -> None:

@@ -95,6 +95,21 @@ def test_a_pixel_out_of_range_is_an_error_among_public_images_only():
         features.require_range(images)
 
 
+def above(_section: object) -> Records:
+    """A private image with a pixel above the full one, and no other."""
+    images = np.full((40, 8, 8), 3, np.uint8)
+    images[7, 2, 2] = 17
+    return Records(images, np.zeros(40, np.int64), images[:3], np.zeros(3, np.int64), classes=10)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_private_pixel_ends_a_run_whoever_is_held_out(seed: int) -> None:
+    """Held-out records are private: one in two of these draws has that image among them."""
+    data = {"source": f"{__name__}:above", "clients": 4, "features": "raw", "validation": 0.5}
+    found = task.load_task(parse_config({"data": {**data, "seed": seed}}))
+    assert float(found.inputs.max()) <= 1.0 and float(found.test_inputs.max()) <= 1.0
+
+
 GENERATOR = np.random.default_rng(1)
 IMAGES = GENERATOR.integers(0, 17, (40, 8, 8), dtype=np.uint8)
 OTHERS = GENERATOR.integers(0, 17, (30, 8, 8), dtype=np.uint8)

@@ -93,6 +93,32 @@ def test_bounds_against_the_worst_that_sums_can_do() -> None:
         assert found <= 1.5 * expected + 2 * tile * 2.0**-24
 
 
+@pytest.mark.parametrize("terms", [1, 2, 100, 1_000_000])
+def test_a_length_errs_by_no_more_than_is_allowed_for(terms: int) -> None:
+    """Standard model: so many additions less one, half of that behind a square root, which rounds
+    itself, as every square does."""
+    half_ulp = 2.0**-24
+    assert rounding.length_error(terms, 1) >= (terms - 1) * half_ulp
+    assert rounding.length_error(terms, 2) >= 0.5 * terms * half_ulp + half_ulp
+
+
+@pytest.mark.parametrize("many", [1, 5, 1_000])
+@pytest.mark.parametrize("weights", ["uniform", "inverse-variance"])
+def test_a_second_clip_as_wide_as_the_first_does_nothing_in_l1(many: int, weights: str) -> None:
+    """There it is no contraction: it would stretch the move of a record."""
+    privacy = {"randomizer": "laplace", "clip_norm": 1.0, "client_clip": 1.0}
+    tables = {"data": {"clients": 2}, "privacy": privacy, "server": {"weights": weights}}
+    config = parse_config(tables)
+    plan = make_plan(config, Budgets(np.array([1.0, 2.5]), np.full(2, 1e-5)), np.full(2, many))
+    records = Records(torch.zeros(0), torch.zeros(0), many * np.arange(3))
+    radius = engine_clip(config, records, plan)
+    assert plan.mean_clip is not None
+    rows = torch.from_numpy(np.outer(radius, [0.75, -0.25, 0.0])).float()
+    before = rows.clone()
+    clip_rows(rows, plan.mean_clip, plan.norm)
+    assert torch.equal(rows, before)
+
+
 @pytest.mark.parametrize("norm", [1, 2])
 def test_whole_means_of_a_million_numbers_stay_in_their_radius(norm: int) -> None:
     """Float32 norms of so many numbers were off by 1e-4."""

@@ -83,6 +83,26 @@ def test_long_rows_are_jumpable_and_nothing_beside_them_is_written(law: str, bit
     assert bool((wide[:, dimension:] == 0.25).all())
 
 
+@of_every_law
+@of_both_words
+def test_every_tile_of_a_row_has_noise_of_its_own(law: str, bits: int) -> None:
+    """Of a client that is drawn alone, beside its neighbor, or among others: the same row, whose
+    two tiles have nothing in common."""
+    dimension = noise.WORDS_PER_TILE + 4_000
+    layout, stream = Layout.of(dimension, bits), NoiseStream(KEY, dimension, bits=bits)
+    assert layout.tiles == 2
+    alone = reports(stream, law, np.array([4]))
+    assert torch.equal(reports(stream, law, np.array([4, 5]))[0], alone[0])
+    assert torch.equal(reports(stream, law, np.array([9, 4]))[1], alone[0])
+    drawn = alone[0].double().numpy()
+    first, second = (drawn[layout.columns(tile)] for tile in range(2))
+    first = first[: len(second)]
+    assert fits(drawn, law)
+    for one, other in ((first, second), (abs(first), abs(second))):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5.0 / math.sqrt(len(second))
+    assert float(np.mean(first == second)) < 1e-3
+
+
 def test_block_size_and_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, clients = NoiseStream(KEY, 610), np.arange(700)
     expected = stream.rows("normal", clients)

@@ -79,6 +79,19 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
         second.close()
 
 
+def test_commits_of_a_real_run_outlive_the_machine(tmp_path: Path) -> None:
+    """SQLite's own levels: 2 syncs at every commit, 1 at checkpoints, which is enough for rounds
+    that are played again from the seed."""
+    with opened(tmp_path / "run", 4) as run:
+        path = run.ledger.path
+        (level,) = run.ledger._db.execute("PRAGMA synchronous").fetchone()
+        assert level == 2
+    for replayed in (False, True):
+        with closing(Ledger(path, replayed=replayed)) as ledger:
+            (level,) = ledger._db.execute("PRAGMA synchronous").fetchone()
+            assert level == (1 if replayed else 2)
+
+
 def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Ctrl-C between two statements: what is then closed does not hold half a round."""
     everybody, insert = np.ones(4, dtype=bool), store.insert

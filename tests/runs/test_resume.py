@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pytest import CaptureFixture, MonkeyPatch
 
@@ -27,7 +28,7 @@ from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
-from fl_shuffle.runs.resume import changes_of
+from fl_shuffle.runs.resume import changes_of, require_newest
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, released, resume
 from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
@@ -201,6 +202,20 @@ def test_what_a_run_may_change_when_it_goes_on(
         assert resume(run, "--set", setting) == 0
     noted = [setting.partition("=")[0] in text for text in notes(run, "changed")]
     assert noted == [True] * (not words)
+
+
+@pytest.mark.parametrize(("more", "seeded"), [(-1, False), (0, False), (1, False), (1, True)])
+def test_a_ledger_that_lacks_one_entry_is_older(more: int, seeded: bool, tmp_path: Path) -> None:
+    """Also where that is the newest attempt's release alone."""
+    known: Any = SimpleNamespace(
+        directory=tmp_path, first_round=1, rounds=np.arange(0), meta={"run": "r"}, entries=5,
+        seeded=seeded,
+    )  # fmt: skip
+    if more > 0 and not seeded:
+        with pytest.raises(RunError, match="older than the run"):
+            require_newest(known, "r", 5 + more)
+    else:
+        assert bool(require_newest(known, "r", 5 + more)) == (more > 0)
 
 
 MAY_CHANGE = {

@@ -283,10 +283,9 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
         (("serve", store, "--listen", "203.0.113.1:1"), "cannot be listened at"),
     ):
         assert said in says(*arguments)
-    for path, right, others in ((held, "600", 0o066), (lab.store, "700", 0o077)):
-        for bit in (1 << place for place in range(6) if others >> place & 1):
-            path.chmod(int(right, 8) | bit)
-            assert f"chmod {right}" in says("serve", store), oct(bit)
+    for path, mode, right in ((held, 0o644, "600"), (lab.store, 0o755, "700")):
+        path.chmod(mode)
+        assert f"chmod {right}" in says("serve", store)
         path.chmod(int(right, 8))
     right = held.read_text()
     for text, said in (
@@ -296,6 +295,19 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
     ):  # fmt: skip
         held.write_text(text)
         assert said in says("serve", store) and "settings.json" in says("serve", store)
+
+
+def test_a_secret_that_anybody_else_may_read_is_refused(lab: Lab) -> None:
+    """Whoever that is: of a file its group's and others' bits, of the folder also to enter it."""
+    for path, right in ((lab.store / "settings.json", 0o600), (lab.store, 0o700)):
+        for bit in (1 << place for place in range(6)):
+            path.chmod(right | bit)
+            with pytest.raises(ConfigError, match=f"chmod {right:o}"), opened(lab.store):
+                pass
+        path.chmod(right)
+    lab.key.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_key(lab.key, private=True)
 
 
 def play(lab: Lab, name: str, *settings: str, resume: str = "no") -> Path:

@@ -232,6 +232,18 @@ def test_killed_before_any_statement_nothing_acknowledged_is_lost(tmp_path: Path
     assert close(again, least=6) == [0, 3, 5] and again.batch(FACTS, 1) == batch
 
 
+def test_a_client_is_in_a_sum_with_all_of_its_reports_or_with_none(tmp_path: Path) -> None:
+    store, facts = Store.open(tmp_path), replace(FACTS, release="sum", batches=2)
+    store.begin(facts, 1, EVERYBODY)
+    off = REPORT + np.float32(2.0**-11)
+    for client, reports in enumerate(((REPORT, REPORT), (REPORT, off), (off, REPORT))):
+        delivery = b"".join(sealed_report(each, facts, 1) for each in reports)
+        assert add(store, client, delivery, facts=facts) == ""
+    assert close(store, 1, facts=facts) == [0]
+    (content,) = store.batch(facts, 1)
+    assert np.array_equal(facts.sum_in(content), 2.0 * REPORT)
+
+
 def test_threads_and_closing_at_once_give_one_batch(store: Store) -> None:
     with ThreadPoolExecutor(7) as pool:
         calls = [pool.submit(add, store, client) for client in range(6)]
