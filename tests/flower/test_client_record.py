@@ -123,7 +123,7 @@ def test_record_by_names_survives_moved_numbers(tmp_path: Path) -> None:
 def test_record_of_runs_dealt_anew_keeps_the_limit(tmp_path: Path) -> None:
     """A person's number moves with `data.seed`: each run asks for the number that has the person,
     and no number is ever asked for twice."""
-    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
+    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
     model, sent, asked = array_record({"p": np.zeros(650, np.float32)}, shared=True), 0, set()
     labels = load_records(DataSection()).train_labels
     for seed in range(3):
@@ -196,7 +196,7 @@ def test_record_refuses_run_dealt_otherwise_than_the_site(key: str, tmp_path: Pa
 def test_record_refuses_reports_that_it_cannot_count(
     tables: dict[str, Any], own: bool, told: str, tmp_path: Path
 ) -> None:
-    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
+    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0}
     if own:
         node["record-config"] = written(tmp_path, privacy={"unit": "record"})
     config = parse_config({**SYSTEM, "privacy": {"unit": "client"}, **tables})
@@ -253,7 +253,7 @@ def test_half_a_record_or_one_that_cannot_be_written_stops_everything(tmp_path: 
     for path in (tmp_path / "no" / "folder", tmp_path / "junk"):
         with pytest.raises(ConfigError, match="record"):
             ClientRecord(path, 1.0, DELTA).debit("a", 1, ONE, [kind("user", 0.1)])
-    whole = {"record": "/tmp/r", "lifetime-epsilon": 2.0}
+    whole = {"record": "/tmp/r", "lifetime-epsilon": 1.0}
     config = parse_config({**SYSTEM, "privacy": {"unit": "client"}})
     for bad in ({"record": None}, {"lifetime-epsilon": None}, {"record": "relative"},
                 {"record": 5}, {"lifetime-epsilon": 0.0}, {"lifetime-epsilon": "8"},
