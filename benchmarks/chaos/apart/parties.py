@@ -241,7 +241,7 @@ class Parties:
             last = number == NODES - 1
             return os.urandom(len(whole)) if last and self._spoiled.exists() else whole
 
-        seal, link.seal = link.seal, sealed
+        seal, link.seal = link.seal, sealed  # type: ignore[attr-defined]
         Sender.send = noted  # type: ignore[assignment]
         own = {
             "partition-id": number,
