@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.configuration.sections import BudgetsSection
+from fl_shuffle.configuration.sections import BudgetsSection, DataSection
 from fl_shuffle.csv_files import (
     looks_like_number,
     read_table,
@@ -25,6 +25,9 @@ from fl_shuffle.plugins import load_function
 
 COLUMNS = ("client_id", "epsilon", "delta")
 LIFETIME = "lifetime_epsilon"
+
+NEEDS_DELTA = ("gaussian", "discrete-gaussian")
+"""Randomizers without an epsilon at delta = 0."""
 
 BY_PLACE = (
     "the budgets file names clients, and they are numbered here: its lines are taken in their "
@@ -42,7 +45,8 @@ class Budgets:
 
     `lifetime`, if given, bounds each client's own proven epsilon over the whole run. `by_place`: a
     file named the clients, and nothing else does (`BY_PLACE` says it in words). `before`: epsilons
-    and deltas before they were rounded down to levels, if they were.
+    and deltas before they were rounded down to levels, if they were. `lines` [clients]: line
+    and id in the `file` that they were read from, if they were.
     """
 
     epsilon: NDArray[np.float64]
@@ -50,6 +54,8 @@ class Budgets:
     lifetime: NDArray[np.float64] | None = None
     by_place: bool = False
     before: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    file: str = ""
+    lines: Sequence[tuple[int, str]] | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("epsilon", self.epsilon), ("delta", self.delta)):
@@ -64,10 +70,28 @@ class Budgets:
         for name, good, allowed in checks:
             for client in np.flatnonzero(~good)[:1]:
                 wrong = float(getattr(self, name)[client])
-                raise InvalidValueError(f"budget {name} of client {client}", wrong, allowed)
+                raise InvalidValueError(f"{self.where(int(client))}: {name}", wrong, allowed)
 
     def __len__(self) -> int:
         return int(self.epsilon.size)
+
+    def where(self, client: int) -> str:
+        """Where a client's budget stands, in words."""
+        if self.lines is None:
+            return f"budget of client {client}"
+        line, name = self.lines[client]
+        return f"budgets file {self.file} line {line} (client {_short(name)})"
+
+    def require_delta(self, randomizer: str) -> None:
+        """Raise `InvalidValueError` for a delta of 0 where noise has the Gaussian law."""
+        if randomizer not in NEEDS_DELTA:
+            return
+        for client in np.flatnonzero(self.delta == 0)[:1]:
+            raise InvalidValueError(
+                f"{self.where(int(client))}: delta", 0.0,
+                f"{randomizer} noise needs a delta in (0, 1), for example 1e-6",
+                "or set privacy.randomizer = 'laplace', which takes 0",
+            )  # fmt: skip
 
     def words(self) -> str:
         """How many distinct budgets there are, and what rounding them to levels has changed."""
@@ -99,6 +123,29 @@ def require_file(section: BudgetsSection) -> None:
             f"budgets file {section.file} does not exist; `flwr run` packs no .csv: name it by its "
             "absolute path there, or write budgets.epsilons with budgets.distribution = 'listed'"
         )
+
+
+def require_readable(section: BudgetsSection, data: DataSection, randomizer: str) -> None:
+    """Raise what is wrong with a budgets file, as far as it shows without the data.
+
+    Reading records and making features may take minutes: nobody should wait for them to learn of
+    a mistake in line 2. Which names the clients have is only known then.
+    """
+    require_file(section)
+    if section.distribution != "file":
+        return
+    if data.partition != "natural":
+        budgets = read_budgets(section.file, data.clients)
+    else:
+        _, ids, values = _lines_of(Path(section.file))
+        if len(ids) != data.clients:
+            raise ConfigError(
+                f"budgets file {section.file} has {len(ids)} lines, and there are {data.clients} "
+                "clients; keep one line for each, or change data.clients"
+            )
+        table, lines = np.array(values), list(enumerate(ids, start=2))
+        budgets = Budgets(table[:, 0], table[:, 1], file=section.file, lines=lines)
+    budgets.require_delta(randomizer)
 
 
 def make_budgets(
@@ -198,20 +245,14 @@ def read_budgets(
     ids of two kinds, and missing, duplicate or extra clients.
     """
     source = Path(path)
-    width, rows = read_table(source, "budgets file", COLUMNS, LIFETIME)
-    ids: dict[str, int] = {}
-    lines = []
-    for number, (where, row) in enumerate(rows):
-        lines.append(_budget_row(where, row))
-        if ids.setdefault(row[0].strip(), number) != number:
-            raise _twice(where, row[0].strip())
+    width, ids, values = _lines_of(source)
     count = len(ids) if clients is None else clients
-    places, by_place = _places(source, list(ids), count, names)
-    table = np.full((count, width - 1), np.nan)
-    for number, (place, values) in enumerate(zip(places, lines, strict=True), start=2):
+    places, by_place = _places(source, ids, count, names)
+    table, lines = np.full((count, width - 1), np.nan), [(0, "")] * count
+    for number, (place, row) in enumerate(zip(places, values, strict=True), start=2):
         if not np.isnan(table[place, 0]):
             raise _twice(f"budgets file {source} line {number}", str(place))
-        table[place] = values
+        table[place], lines[place] = row, (number, ids[number - 2])
     absent = np.flatnonzero(np.isnan(table[:, 0]))
     if absent.size:
         first = str(absent[0]) if names is None else f"{absent[0]} ({names[absent[0]]})"
@@ -220,7 +261,19 @@ def read_budgets(
             f"{first}; add a line for each"
         )
     lifetime = table[:, 2] if width > len(COLUMNS) else None
-    return Budgets(table[:, 0], table[:, 1], lifetime, by_place)
+    return Budgets(table[:, 0], table[:, 1], lifetime, by_place, file=str(source), lines=lines)
+
+
+def _lines_of(source: Path) -> tuple[int, list[str], list[list[float]]]:
+    """How many columns a budgets file has, and each line's id and numbers; line 2 is the first."""
+    width, rows = read_table(source, "budgets file", COLUMNS, LIFETIME)
+    ids: dict[str, int] = {}
+    values = []
+    for number, (where, row) in enumerate(rows):
+        values.append(_budget_row(where, row))
+        if ids.setdefault(row[0].strip(), number) != number:
+            raise _twice(where, row[0].strip())
+    return width, list(ids), values
 
 
 def names_of_lines(path: str | Path) -> list[str]:
@@ -309,10 +362,13 @@ def _budget_row(where: str, row: list[str]) -> list[float]:
             f"{where}: {','.join(row)!r} must be a client's number or name, and "
             f"{len(numbers)} numbers"
         )
+    whom = f"for client {_short(row[0].strip())}"
     if not np.isfinite(values[0]) or values[0] <= 0:
-        raise ConfigError(f"{where}: epsilon = {row[1]} must be finite and > 0")
+        raise ConfigError(
+            f"{where}: epsilon = {row[1]} {whom} must be finite and > 0, for example 1.0"
+        )
     if not np.isfinite(values[1]) or not 0 <= values[1] < 1:
-        raise ConfigError(f"{where}: delta = {row[2]} must be in [0, 1)")
+        raise ConfigError(f"{where}: delta = {row[2]} {whom} must be in [0, 1), for example 1e-6")
     if len(row) > len(COLUMNS) and not values[2] > 0:
-        raise ConfigError(f"{where}: {LIFETIME} = {row[3]} must be > 0 (it may be inf)")
+        raise ConfigError(f"{where}: {LIFETIME} = {row[3]} {whom} must be > 0 (it may be inf)")
     return values

@@ -28,7 +28,6 @@ from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.randomizers.additive import NOISES, largest_reports
 from fl_shuffle.randomizers.base import LocalRandomizer, load_randomizer
 from fl_shuffle.randomizers.declared import REACH, Declared, declared_sensitivity
@@ -131,6 +130,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     privacy, noise = config.privacy, config.privacy.randomizer
     if noise == "declared":
         return _declared_plan(config, budgets, records)
+    budgets.require_delta(noise)
     kind = NOISES.get(noise) or DISCRETE.get(noise)
     own, norm = load_randomizer(noise) if kind is None else (None, kind.norm)
     # A million of them take seconds: once, and only where they are needed.
@@ -250,16 +250,10 @@ def _scales(
         return np.zeros(len(budgets))
     if privacy.randomizer == "laplace":
         scale = sensitivity / budgets.epsilon
+    elif privacy.calibration == "analytic":
+        scale = sensitivity * sigmas_of(mus())
     else:
-        if (budgets.delta == 0).any():
-            client = int(np.flatnonzero(budgets.delta == 0)[0])
-            raise InvalidValueError(
-                f"budget delta of client {client}", 0.0, "the Gaussian randomizer needs (0, 1)"
-            )
-        if privacy.calibration == "analytic":
-            scale = sensitivity * sigmas_of(mus())
-        else:
-            scale = sensitivity * classical_sigmas(budgets.epsilon, budgets.delta)
+        scale = sensitivity * classical_sigmas(budgets.epsilon, budgets.delta)
     if privacy.personalization == "clipping":
         # One common noise: each client's clip is what makes it fit its budget; rounding goes up.
         scale = np.full(len(budgets), scale.max())

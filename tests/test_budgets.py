@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from fl_shuffle.budgets import Budgets, make_budgets, read_budgets, round_down
+from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.configuration.sections import BudgetsSection
+from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.planner.cost import cost_of
 
 HEADER = "client_id,epsilon,delta\n"
 
@@ -165,6 +168,40 @@ def test_numbers_are_no_positions_where_names_look_like_numbers(
     said = rf"line {line}: client_id = '{ids[line - 2]}' is no client of .*names look like numbers"
     with pytest.raises(FlShuffleError, match=said):
         read_budgets(path, len(names), names)
+
+
+LIFE = "client_id,epsilon,delta,lifetime_epsilon\n"
+
+
+@pytest.mark.parametrize("partition", ["iid", "natural"])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (HEADER + "1,1,1e-6\n0,1,0\n", r"line 3 \(client '0'\): delta = 0.0: gaussian noise needs"),
+        (HEADER + "0,1,1e-6\n1,-2,1e-6\n", "line 3: epsilon = -2 for client '1' must be finite"),
+        (HEADER + "0,nan,1e-6\n1,2,1e-6\n", "line 2: epsilon = nan for client '0'"),
+        (HEADER + "0,1,1e-6\n1,2,7\n", "line 3: delta = 7 for client '1' must be in"),
+        (LIFE + "0,1,1e-6,1\n1,2,1e-6,-1\n", "line 3: lifetime_epsilon = -1 for client '1'"),
+        (HEADER + "0,1,1e-6\n", "there are 2 clients|1 of 2 clients are missing"),
+    ],
+)
+def test_budgets_file_mistakes_surface_before_the_data_are_read(
+    tmp_path: Path, partition: str, content: str, told: str
+) -> None:
+    """With file, line, client and value; the data of this configuration do not even exist."""
+    path = tmp_path / "b.csv"
+    path.write_text(content)
+    data = {"source": "no.such:source", "clients": 2, "partition": partition}
+    config = parse_config({"data": data, "budgets": {"distribution": "file", "file": str(path)}})
+    for use in (load_task, cost_of):
+        with pytest.raises(FlShuffleError, match=rf"{path}.*({told})"):
+            use(config)
+    toml = tmp_path / "c.toml"
+    toml.write_text(
+        f"data = {{ source = 'fl_shuffle:no', clients = 2, partition = '{partition}' }}\n"
+        f"budgets = {{ distribution = 'file', file = '{path}' }}\n"
+    )
+    assert main(["simulate", str(toml)]) == 2
 
 
 def test_numbers_name_clients_however_they_are_written(tmp_path: Path) -> None:

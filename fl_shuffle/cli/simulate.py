@@ -6,7 +6,7 @@ from argparse import Namespace
 from itertools import takewhile
 from pathlib import Path
 
-from fl_shuffle.budgets import require_file
+from fl_shuffle.budgets import require_readable
 from fl_shuffle.cli.options import overrides, show
 from fl_shuffle.cli.parsers import OF_RUN
 from fl_shuffle.configuration.reading import (
@@ -74,7 +74,7 @@ def _require_files(config: Config | None, arguments: Namespace) -> None:
     if config.run.engine != "flwr":  # there Flower says where the app's packages are
         for field, path in own_parts(config).items():
             require_package(path, field=field)
-    require_file(config.budgets)
+    require_readable(config.budgets, config.data, config.privacy.randomizer)
     root = config.data.root
     if config.data.source == "files" and root and not Path(root).exists():
         raise DataError(f"{root} does not exist")

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_shuffle.budgets import Budgets, make_budgets
+from fl_shuffle.budgets import Budgets, make_budgets, require_readable
 from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
 from fl_shuffle.csv_files import content_of
 from fl_shuffle.data.features import Features, make_features, try_features, vectors_of
@@ -151,6 +151,7 @@ def forget_data() -> None:
 
 
 def _build(config: Config, key: tuple[object, ...], tell: Tell) -> Task:
+    require_readable(config.budgets, config.data, config.privacy.randomizer)
     data = _load_data(config.data, key, tell)
     if config.run.entropy == "seeded":
         _require_inputs(data.inputs)

@@ -23,7 +23,7 @@ from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.sum_account import SumTable
 from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.budgets import make_budgets
+from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
@@ -149,6 +149,7 @@ def plan_of(config: Config) -> tuple[RandomizerPlan, int | None]:
     from fl_shuffle.data.partitions import make_partition
     from fl_shuffle.data.sources import load_records
 
+    require_readable(config.budgets, config.data, config.privacy.randomizer)
     dimension = None
     if config.data.records or config.app.custom_client:
         records = np.full(config.data.clients, config.data.records or 1, dtype=np.int64)
