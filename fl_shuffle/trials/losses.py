@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_shuffle.errors import text_of
+from fl_shuffle.errors import InvalidValueError, first_line, text_of
 from fl_shuffle.trials.check import (
     COMPANIES,
     CROWD,
@@ -74,10 +74,19 @@ def _judge_loss(loss: Any, outputs: Tensor, labels: Tensor, subject: Subject) ->
         return Found(found.detach(), flow)
 
     once, often = copies_of(loss)
-    # Other records first: what is kept of the first ones for ever shows, too.
-    compute(once, [3, 1])
-    kept = state_of(once)
-    how = differs(partial(compute, often), draws.rounding, (*COMPANIES, CROWD))
+    try:
+        # Other records first: what is kept of the first ones for ever shows, too.
+        compute(once, [3, 1])
+        kept = state_of(once)
+        how = differs(partial(compute, often), draws.rounding, (*COMPANIES, CROWD))
+    except InvalidValueError:
+        raise
+    except Exception as error:
+        raise subject.refused(
+            f"computes {POOL} made-up records, and raises {type(error).__name__} for another "
+            f"number of them: {first_line(error)}",
+            "give a loss for each record, also for a single one",
+        ) from error
     if draws.first is not None:
         raise subject.refused(
             f"draws random numbers ({draws.first[0]}), so results depend on what was drawn before",

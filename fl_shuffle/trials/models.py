@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_shuffle.errors import first_line
 from fl_shuffle.trials.check import (
     ALONE,
     COMPANIES,
@@ -48,13 +49,20 @@ def try_model(
     trial = _setting(module, shape, (False, True) if whole is None else (whole,))
     draws, changed = Draws(), list[bool]()
     once, often = copy.deepcopy(trial.module), copy.deepcopy(trial.module)
-    # Other records first: what is kept of the first ones for ever shows, too.
-    trial.compute(once, [3, 1], draws, changed)
-    kept = state_of(once)
-    how = differs(
-        lambda company: trial.compute(often, company, draws, changed),
-        draws.rounding, COMPANIES,
-    )  # fmt: skip
+    try:
+        # Other records first: what is kept of the first ones for ever shows, too.
+        trial.compute(once, [3, 1], draws, changed)
+        kept = state_of(once)
+        how = differs(
+            lambda company: trial.compute(often, company, draws, changed),
+            draws.rounding, COMPANIES,
+        )  # fmt: skip
+    except Exception as error:
+        raise _subject(module, "", field).refused(
+            f"computes {POOL} made-up records, and fails with others of them or another number: "
+            f"{type(error).__name__}: {first_line(error)}",
+            "give a row for each record, also for a single one: x.flatten(1), no x.squeeze()",
+        ) from error
     if draws.first is not None:
         what, part = draws.first
         raise _subject(module, part, field).refused(

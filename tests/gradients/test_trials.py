@@ -193,6 +193,9 @@ REFUSED: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
         "mixes records",
     ),
     "along the batch": (Net(nn.LSTM(6, 8), 8, lambda found: found[0]), PLAIN, "mixes records"),
+    "one record": (
+        Net(Function(torch.squeeze), 6), PLAIN, "fails with others.*TypeError.*also for a single",
+    ),
     "in place": (Net(Function(scaled), 6), PLAIN, "changes its input in place.*x = x / 255"),
 }  # fmt: skip
 
@@ -287,6 +290,11 @@ def relabelling(outputs: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, labels, reduction="none")
 
 
+def asserting(outputs: Tensor, labels: Tensor) -> Tensor:
+    assert len(labels) > 1
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
 def smoothed() -> Callable[[Tensor, Tensor], Tensor]:
     """By a moving average of all losses, in a closure."""
     average = [1.0]
@@ -310,6 +318,7 @@ def smoothed() -> Callable[[Tensor, Tensor], Tensor]:
         (noisy, r"draws random numbers \(rand\)"),
         (relabelling, "changes outputs or labels.*in place"),
         (smoothed(), "keeps 'average.0' from one call to the next"),
+        (asserting, "computes 6 made-up records, and raises AssertionError.*also for a single"),
         (nn.CrossEntropyLoss(), "returned.*one loss for each"),
         (lambda outputs, labels: outputs.no_such_thing, "raised AttributeError on made-up"),
     ],
