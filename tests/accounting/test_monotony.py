@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle.curve import nearest_settings
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import Setting as OneSetting
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.coarser import coarser
@@ -212,6 +213,23 @@ def test_many_sensitivities_of_one_radius_stay_apart() -> None:
         kind = kinds[int(found.account_of[client])]
         assert isinstance(kind, RoundType)
         assert classes[one].sensitivity <= kind.sensitivity <= 1.5 * classes[one].sensitivity
+
+
+@pytest.mark.slow
+def test_a_move_just_below_the_largest_costs_no_more() -> None:
+    """The record unit's boxes fit less closely than those of the client unit."""
+    largest = Setting(RoundType("gaussian", 1.0, 0.3, 0.6, ((1.0, 2000),)), 1, DELTA)
+    nearly = replace(largest, kind=replace(largest.kind, sensitivity=0.97 * 0.6))
+    assert nearly.epsilon <= MORE * largest.epsilon
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.99])
+def test_wider_covers_hold_every_configuration(share: float) -> None:
+    setting = OneSetting(2.0 * 0.3 * share, 0.3, ((0.2, 100), (1.0, 50)))
+    found = setting.wider_covers
+    assert len(found) == 2 and (found[0] is None) == (share == 0.5)
+    for each, (other, _) in zip(found, setting.groups, strict=True):
+        assert each is None or (each.own, each.other, each.move) == (0.3, other, 0.6)
 
 
 @pytest.mark.slow

@@ -80,6 +80,9 @@ RATES = np.geomspace(0.06, 1.35, 22)
 """Candidates for theta in units of the normal approximation's best."""
 LINES = np.array([0.5, 0.58, 0.67, 0.77, 0.88, 1.0, 1.15])
 """Candidates for theta in units of the estimate's."""
+NEARLY_LARGEST = 0.75
+"""From this share of the largest move on, the cover of the client unit is tried as well. With wide
+reports it is still the smaller one at 0.88; what it adds grows as 1 / share^2."""
 LOW_END = 1e-7
 """What lies below the grid is raised to its first node: this share of the goal, about."""
 
@@ -109,6 +112,17 @@ class Setting:
     def covers(self) -> list[Cover]:
         """One a group."""
         return [cover(self.own, other, self.move) for other, _ in self.groups]
+
+    @property
+    def wider_covers(self) -> list[Cover | None]:
+        """Return each group's cover for the largest move, 2 C_1; None where it is not tried.
+
+        It holds every configuration, as |p - q| <= `move` <= 2 C_1. Its boxes follow Lemma 2, which
+        needs the ball alone; those of the record unit say more of |p - q| and fit less closely.
+        """
+        near = NEARLY_LARGEST * 2.0 * self.own <= self.move < 2.0 * self.own
+        wide = [cover(self.own, other, 2.0 * self.own) for other, _ in self.groups]
+        return [each if near else None for each in wide]
 
     @property
     def predicted_mu(self) -> float:
@@ -328,8 +342,9 @@ class MainTerm:
         the line through client 1's means, and main and cut are one maximum.
         """
         swap, n = self._swap, self._setting.count
-        groups = list(zip(self._setting.covers, swap.weights, strict=True))
-        scales = [float(self.value(area, p, area.ends)[0].max()) for area, p in groups]
+        covers = self._setting.covers
+        groups = list(zip(covers, self._setting.wider_covers, swap.weights, strict=True))
+        scales = [float(self.value(area, p, area.ends)[0].max()) for area, _, p in groups]
         log_main = float(self._setting.shares @ np.array(scales))
         log_main += self.theta * swap.beta
         main = math.exp(min(max(log_main, -600.0), 600.0))
@@ -343,7 +358,11 @@ class MainTerm:
 
             return worst_box(area, value, tolerance)
 
-        each = [added(area, p, s) for (area, p), s in zip(groups, scales, strict=True)]
+        # Both covers hold every configuration: the smaller maximum bounds the group.
+        each = [
+            min(added(area, p, s) for area in (narrow, wide) if area is not None)
+            for (narrow, wide, p), s in zip(groups, scales, strict=True)
+        ]
         return main * float(self._setting.shares @ np.array(each)) / swap.m + swap.cost
 
     def value(
