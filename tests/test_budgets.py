@@ -37,6 +37,11 @@ def test_constant_mixed_and_groups() -> None:
     values, counts = np.unique(groups, return_counts=True)
     assert values.tolist() == [0.1, 0.5, 1.0]
     assert counts.tolist() == [54, 37, 9]
+    # Who is in which group is drawn: not the clients' order, and another one for another seed.
+    for name, drawn in (("mixed", mixed), ("groups", groups)):
+        other = make_budgets(BudgetsSection(distribution=name, seed=1), 100).epsilon
+        assert (drawn[:50] != drawn[50:]).any() and (other != drawn).any()
+        assert (np.diff(drawn) != 0).sum() > 20
 
 
 def test_rounding_down_never_raises_a_budget_and_bounds_the_levels() -> None:

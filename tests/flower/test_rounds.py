@@ -135,6 +135,15 @@ def test_a_round_takes_no_report_less_than_it_may(sequential: bool) -> None:
     assert enough.reports == [5] and "record after the step" in enough.events
 
 
+def test_a_sequential_round_of_too_few_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reports would be released as they come: four clients are allowed, and five the least."""
+    played, allowed = Rounds(sequential=True), np.arange(CLIENTS) < 4
+    monkeypatch.setattr(played, "reserve", lambda number, asked: asked & allowed)
+    with pytest.raises(PrivacyBudgetError, match="4 clients take part, below"):
+        played.play()
+    assert not played.events and played.model() == [1.0] * DIMENSION
+
+
 @pytest.mark.parametrize("value", [3e38, 2.5, np.nan, -np.inf])
 def test_a_sequential_model_takes_usable_reports_alone(value: float) -> None:
     """Each of seven reports moves it by one half; that of client 1 is no honest one."""
