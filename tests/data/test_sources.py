@@ -66,10 +66,17 @@ def test_mnists_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (records.train_images == pixels).all() and (records.test_images == pixels).all()
     assert records.train_labels.tolist() == labels.tolist()
     monkeypatch.setattr(import_torchvision_datasets().MNIST, "mirrors", ["file:///nowhere/"])
-    (raw / "train-images-idx3-ubyte").write_bytes(idx(pixels)[:-1])
     told = "mnist cannot be read from .* could not be downloaded .* remove torchvision's files"
-    with pytest.raises(DataError, match=told):
-        load_records(section("mnist", tmp_path))
+    for damaged, why in (
+        (idx(pixels)[:-1], r"train-images-idx3-ubyte has 7,071 bytes instead of 7,072"),
+        (b"", r"train-images-idx3-ubyte is no IDX file"),
+        (b"<html>no such file</html>", r"train-images-idx3-ubyte is no IDX file"),
+        (b"\0\0\x08\x03\0\0\x01", r"train-images-idx3-ubyte is no IDX file"),
+    ):
+        (raw / "train-images-idx3-ubyte").write_bytes(damaged)
+        with pytest.raises(DataError, match=told) as caught:
+            load_records(section("mnist", tmp_path))
+        assert re.search(why, str(caught.value)) and "\n" not in str(caught.value)
     with pytest.raises(DataError, match="--data DIR, .data. root, or the variable"):
         load_records(section("mnist", tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()

@@ -11,6 +11,7 @@ classes and shapes stand here; nothing of them is read from the records.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -115,14 +116,40 @@ def _open(source: str, name: str, root: Path, asked: Mapping[str, Any]) -> Any:
         return kind(str(root), download=False, **asked)
     except Exception as error:  # torchvision raises what it likes at a file that is none of its own
         reason = error
+    damage = _damage(root / name / "raw") or _first_line(reason)
     try:
         return kind(str(root), download=True, **asked)
     except Exception as error:  # any transport or filesystem failure has the same remedy
         raise DataError(
-            f"{source} cannot be read from {root} ({_first_line(reason)}) and could not be "
+            f"{source} cannot be read from {root} ({damage}) and could not be "
             f"downloaded ({_first_line(error)}); remove torchvision's files of {name} there if "
             f"they are damaged, or {_REMEDY}"
         ) from None
+
+
+def _damage(folder: Path) -> str:
+    """Which of the IDX files (of MNIST and its kin) in a folder is not whole, in words; empty where
+    none is.
+
+    Such a file begins with two zeros, its type, the number of its dimensions, and these, of four
+    bytes each. torchvision says of one that was cut off only that an assertion failed.
+    """
+    for path in sorted(folder.glob("*-ubyte")) if folder.is_dir() else ():
+        try:
+            with path.open("rb") as file:
+                head = file.read(4)
+                dimensions = head[3] if head[:3] == b"\0\0\x08" and head[3:] else 0
+                found = file.read(4 * dimensions)
+            size = path.stat().st_size
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if not dimensions or len(found) < 4 * dimensions:
+            return f"{path} is no IDX file of bytes"
+        sizes = np.frombuffer(found, dtype=">u4")
+        expected = 4 + 4 * len(sizes) + math.prod(int(each) for each in sizes)
+        if size != expected:
+            return f"{path} has {size:,} bytes instead of {expected:,}"
+    return ""
 
 
 def _first_line(error: Exception) -> str:
