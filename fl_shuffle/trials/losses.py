@@ -40,12 +40,15 @@ def try_loss(
     for dtype in ROUNDING:
         for kind in ("normal", "uniform"):
             outputs = made_up((size,), kind).to(dtype)
+            wanted = labels.to(dtype) if numbers else labels
             try:
-                copies_of(loss)[0](outputs.clone(), labels.clone())
+                found = copies_of(loss)[0](outputs.clone().requires_grad_(), wanted.clone())
+                if isinstance(found, Tensor) and found.requires_grad:
+                    found.sum().backward()  # type: ignore[no-untyped-call]
             except Exception as error:
                 tried.append(error)
                 continue
-            _judge_loss(loss, outputs, labels, subject)
+            _judge_loss(loss, outputs, wanted, subject)
             return
     raise subject.refused(
         f"raised {type(tried[-1]).__name__} on made-up outputs {[POOL, size]} and {labels.dtype} "

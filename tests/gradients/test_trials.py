@@ -345,7 +345,13 @@ def of_probabilities(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def huber(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.huber_loss(outputs, labels.to(outputs.dtype), reduction="none").sum(1)
+    return functional.huber_loss(outputs, labels, reduction="none").sum(1)
+
+
+def single(outputs: Tensor, labels: Tensor) -> Tensor:
+    """In float32, whatever it is given; its gradient takes nothing else."""
+    one = torch.ones(len(labels), outputs.shape[1])
+    return functional.huber_loss(outputs, one, reduction="none").sum(1)
 
 
 def poisson(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -359,6 +365,7 @@ def poisson(outputs: Tensor, labels: Tensor) -> Tensor:
         (nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1), False),
         (nn.CrossEntropyLoss(reduction="none", weight=torch.tensor([1.0, 2.0, 0.5])), False),
         (focal, False), (margins, False), (of_probabilities, False), (huber, True),
+        (single, False),
         (poisson, True), (lambda out, y: (out - y).square().sum(1), True),
         (lambda out, y: (out - y).abs().sum(1), True),
     ],
