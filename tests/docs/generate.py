@@ -55,8 +55,12 @@ def generated() -> dict[Path, str]:
         readme: between(readme.read_text("utf-8"), publish.START, publish.END, table),
         results / "README.md": page(entries),
     }
-    bounds = ROOT / "docs" / epsilons.PAGE
-    return made | {bounds: epsilons.with_table(bounds.read_text("utf-8"), epsilons.read())}
+    bounds, proofs = (ROOT / "docs" / name for name in (epsilons.PAGE, epsilons.SHARP_PAGE))
+    known = epsilons.read()
+    return made | {
+        bounds: epsilons.with_table(bounds.read_text("utf-8"), known),
+        proofs: epsilons.with_sharpness(proofs.read_text("utf-8"), known),
+    }
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ from tests.repository import ROOT
 FILE = Path(__file__).with_name("epsilons.json")
 LOCALS, CLIENTS, ROUNDS = (0.5, 1.0, 2.0, 4.0, 8.0), (10**2, 10**3, 10**4, 10**6), (1, 50)
 DELTA, DELTA0 = 1e-6, 1e-5
+SHARP_CLIENTS = (10**3, 10**4, 10**6)
+SHARP = ((1.0, DELTA), (2.0, DELTA), (4.0, DELTA), (4.0, 1e-5))
+"""Local epsilons and deltas of the table that compares the proof with the attack."""
 
 
 def configurations() -> dict[str, Path]:
@@ -57,12 +60,16 @@ def grid() -> list[tuple[float, int, int]]:
     return list(itertools.product(LOCALS, CLIENTS, ROUNDS))
 
 
-def of_vectors(local: float, clients: int, rounds: int) -> dict[str, float | None]:
-    """Gaussian reports of a unit client: what is proven, and what an attack reaches."""
+def of_vectors(
+    local: float, clients: int, rounds: int, calibration: str = "classical", delta: float = DELTA
+) -> dict[str, float | None]:
+    """Gaussian reports of a unit client: what is proven, and what an attack reaches.
+
+    The papers compare at the classical calibration.
+    """
     question = {
         "randomizer": "gaussian", "unit": "client", "epsilon0": local, "delta0": DELTA0,
-        "calibration": "classical",  # as the papers compare
-        "clients": clients, "rounds": rounds, "delta": DELTA,
+        "calibration": calibration, "clients": clients, "rounds": rounds, "delta": delta,
     }  # fmt: skip
     found: dict[str, float | None] = {}
     for method in ("proven", "attack"):
@@ -71,6 +78,17 @@ def of_vectors(local: float, clients: int, rounds: int) -> dict[str, float | Non
         except NotApplicableError:
             found[method] = None
     return found
+
+
+def sharp_grid() -> dict[str, tuple[float, int, int, str, float]]:
+    """Row by row the points at which the proof is compared with the attack."""
+    points = itertools.product(("classical", "analytic"), SHARP, SHARP_CLIENTS, ROUNDS)
+    return {
+        f"{calibration}, {key(local, clients, rounds)}, {delta:g}": (
+            local, clients, rounds, calibration, delta
+        )
+        for calibration, (local, delta), clients, rounds in points
+    }  # fmt: skip
 
 
 def side_by_side(clients: int) -> dict[str, float | None]:
@@ -102,6 +120,7 @@ def everything() -> dict[str, Any]:
             name: columns(resolve_config(path)) for name, path in configurations().items()
         },
         "vectors": {key(*point): of_vectors(*point) for point in grid()},
+        "sharpness": {name: of_vectors(*point) for name, point in sharp_grid().items()},
         "side by side": {str(n): side_by_side(n) for n in bounds_by_clients.CLIENTS},
         "questions": {name: answer(entry) for name, entry in read()["questions"].items()},
     }
@@ -132,6 +151,28 @@ def with_table(text: str, numbers: dict[str, Any]) -> str:
     made, count = pattern.subn(MARK + "\n".join(lines) + "\n", text)
     if count != 1:
         raise ValueError(f"docs/{PAGE} has {count} tables under {MARK.strip()}")
+    return made
+
+
+SHARP_PAGE = "proofs.md"
+SHARP_MARK = "<!-- tests/golden/epsilons.json: sharpness -->\n"
+SHARP_HEAD = "| calibration | local epsilon | delta | rounds | 1e3 | 1e4 | 1e6 |"
+
+
+def with_sharpness(text: str, numbers: dict[str, Any]) -> str:
+    """The page with its table of how far the proven epsilon lies above the attack's."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, (local, _, rounds, calibration, delta) in sharp_grid().items():
+        found = numbers["sharpness"][name]
+        more = 100.0 * (found["proven"] / found["attack"] - 1.0)
+        head = calibration, f"{local:g}", f"{delta:g}", str(rounds)
+        rows.setdefault(head, []).append(f"{more:.1f}%")
+    lines = [SHARP_HEAD, "|---" * SHARP_HEAD.count(" |") + "|"]
+    lines += ["| " + " | ".join([*head, *cells]) + " |" for head, cells in rows.items()]
+    pattern = re.compile(re.escape(SHARP_MARK) + r"(\|[^\n]*\n)+")
+    made, count = pattern.subn(SHARP_MARK + "\n".join(lines) + "\n", text)
+    if count != 1:
+        raise ValueError(f"docs/{SHARP_PAGE} has {count} tables under {SHARP_MARK.strip()}")
     return made
 
 
