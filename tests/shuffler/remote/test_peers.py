@@ -34,7 +34,6 @@ from tests.shuffler.remote.test_rounds import CLIENTS, EVERYBODY, FACTS, REPORTS
 
 SECONDS = 30.0
 """Within so long everything here happens, on the slowest machine."""
-LARGE = replace(FACTS, dimension=1 << 14)
 
 
 class Peer:
