@@ -23,7 +23,8 @@ LEVELS = (4, 8, 16)
 def write_app(target: Path, *, deploy: bool = False) -> list[Path]:
     """Write a runnable app into the new folder `target`; returns its files.
 
-    `deploy` adds a script that plays a whole deployment of the app on this machine. Raises `ConfigError` for a name that cannot be a Python package, or that is taken.
+    `deploy` adds a script that plays a whole deployment of the app on this machine. Raises
+    `ConfigError` for a name that cannot be a Python package, or that is taken.
     """
     package = target.name.replace("-", "_").lower()
     if not package.isidentifier() or not package.isascii() or keyword.iskeyword(package):
