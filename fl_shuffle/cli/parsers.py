@@ -134,9 +134,7 @@ def overrides(parser: Parser, sections: Iterable[str] = ()) -> None:
 def new(parser: Parser) -> None:
     """Write a Flower app of your own that runs: apps, configuration, budgets, a test."""
     option(parser, "name", "NAME", "the new folder, and its package's name")
-    flag(
-        parser, "--deploy", "add a script that deploys it on this machine"
-    )
+    flag(parser, "--deploy", "add a script that deploys it on this machine")
 
 
 def simulate(parser: Parser) -> None:
