@@ -191,3 +191,11 @@ def test_noise_of_a_whole_round_is_that_of_everybody_who_reported(
     excess = 12.0 * math.fsum(scale[present] ** 4) if noise == "laplace" else 0.0
     assert float(np.mean(drawn**4)) == pytest.approx(3.0 * wanted**2 + excess, rel=0.05)
     assert not np.mod(drawn, step[0]).any()
+
+
+def test_noise_of_a_whole_round_lies_on_the_finest_grid_there() -> None:
+    """As the sum of the reports does: of those that are present."""
+    noise = AggregateNoise("gaussian", np.array([1.0, 4.0]), np.array([2.0**-16, 2.0**-3]))
+    for present, step in (([True, True], 2.0**-16), ([False, True], 2.0**-3)):
+        drawn = noise.add_to(np.zeros(500), np.array(present), np.random.default_rng(3))
+        assert not np.mod(drawn, step).any() and np.mod(drawn, 2.0 * step).any()
