@@ -39,8 +39,11 @@ from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
+from fl_shuffle.flower.answers import Request
 from fl_shuffle.flower.configured import NOT_TAKEN
+from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.mods import as_client
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, OneNode, nodes, replies, reports_of
@@ -549,3 +552,24 @@ def test_nothing_of_a_request_waits_for_the_collector() -> None:
             wait_until(lambda: not any(each() for each in given), 30.0, "something stays")
     finally:
         gc.enable()
+
+
+def test_a_clients_state_is_its_own_and_what_it_deletes_is_gone() -> None:
+    """Of clients whose numbers begin alike, too."""
+    model = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    adopt_task_identity(1)
+    message = TrainRequest(1, np.array([1])).message(model, 2)
+    context = Context(1, 2, {}, RecordDict(), {})
+    request = Request(message, context, 1, torch.zeros(2), np.array([1]), summed=False)
+    for client in (1, 12):
+        with as_client(request, 20, client) as (_, own):
+            assert not list(own.state)
+            own.state["seen"] = ConfigRecord({"client": client})
+            own.state["more"] = ConfigRecord({"client": client})
+    for client in (12, 1):
+        with as_client(request, 20, client) as (_, own):
+            assert sorted(own.state) == ["more", "seen"]
+            assert own.state["seen"] == ConfigRecord({"client": client})
+            del own.state["more"]
+    with as_client(request, 20, 1) as (_, own):
+        assert list(own.state) == ["seen"]
