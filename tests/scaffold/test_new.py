@@ -97,3 +97,19 @@ def test_new_app_config_has_every_key_of_a_run(app: Path) -> None:
     )
     assert here.keys() == shipped.keys()
     assert set(PASSED) <= here.keys()
+
+
+@linux
+@pytest.mark.slow
+def test_deploy_script_runs_stops_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SuperLink, two SuperNodes and a separate shuffler; nothing of them stays."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my-clinics", "--deploy"]) == 0
+    with marking() as mark:
+        said = printed("./deploy.sh", folder=tmp_path / "my-clinics", **{MARK: mark})
+        require_ended(mark)
+    assert "successfully stopped" in said
+    run = tmp_path / "my-clinics" / "deployment" / "run"
+    assert summary(run)["rounds"] == 4 and (run / "report.html").is_file()
