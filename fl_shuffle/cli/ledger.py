@@ -137,7 +137,7 @@ def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[
         removed = add_remove_of(run.config, own["sum_epsilon"], run.delta)
         columns += [] if removed is None else [f"{removed:.4g} is {ADD_REMOVE_WORDS}"]
     # Of a user's own app the ledger knows no numbers of records.
-    count = own["records"] if run.meta["data"]["records"] else 0
+    count = int(own["records"]) if run.meta["data"]["records"] else 0
     averaged = f"the mean of {count:,} record{'s' * (count != 1)}" if count else "its update"
     when = [run.meta[name] for name in ("started", "finished") if run.meta.get(name)]
     return [

@@ -15,13 +15,14 @@ from scipy.stats import binom
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.attacks.certain_loss import certain_losses
+from fl_shuffle.accounting.attacks.sum_attack import sum_lower_column
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilons
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ClientClass
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
-from fl_shuffle.accounting.rounds.sum_account import SumTable
+from fl_shuffle.accounting.rounds.sum_account import SumAccount, SumTable
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
@@ -193,6 +194,10 @@ def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) ->
         alone = dict(enumerate(local.tolist()))
         certain = certain_losses(classes, counts, times, alone, privacy.target_delta, dimension)
         lower[list(certain)] = list(certain.values())
+        if share == 1.0:
+            # A sum is computed from the shuffled reports: an attack on it is one on them.
+            for index, value in _sums_reach(config, plan, rounds, dimension).items():
+                lower[index] = max(lower[index], value)
     columns = (counts, anonymity, classes.epsilon0, classes.scale, epsilon, local, lower)
     rows = zip(*(each.tolist() for each in columns), strict=True)
     return [
@@ -200,6 +205,21 @@ def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) ->
         for index, (count, hidden, budget, scale, cost, alone, low) in enumerate(rows)
         if count
     ]
+
+
+def _sums_reach(
+    config: Config, plan: RandomizerPlan, rounds: int, dimension: int | None
+) -> dict[int, float]:
+    """What the attack on the sums reaches against each class, if all clients are in every sum."""
+    account = SumAccount.start(
+        plan.classes,
+        plan.class_of,
+        schedule=config.training.schedule,
+        assumed_honest=config.privacy.assumed_honest,
+        dimension=dimension,
+    ).after(np.ones(len(plan.class_of), dtype=bool), rounds)
+    present = np.unique(plan.class_of).tolist()
+    return dict(sum_lower_column(account, config.privacy.target_delta, present).epsilon)
 
 
 def _of_batches(

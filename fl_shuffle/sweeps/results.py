@@ -132,8 +132,6 @@ class SweepResult:
 
         The horizontal axis is epsilon, or the swept setting if no setting changes epsilon. Raises
         `RunError` if no run has an accuracy and a finite epsilon.
-
-        >>> result.plot().savefig("accuracy.png")  # doctest: +SKIP
         """
         return matplotlib_figure(self._accuracy())
 

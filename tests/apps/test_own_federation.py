@@ -6,11 +6,13 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import logging
 import math
 import re
 import shlex
 import tomllib
 import weakref
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
-from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
+from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy, answers
 from fl_shuffle.flower.answers import Request
 from fl_shuffle.flower.configured import NOT_TAKEN
 from fl_shuffle.flower.grid import adopt_task_identity
@@ -324,7 +326,8 @@ def refusal(
     unit: str = "record",
     **run: Any,
 ) -> str:
-    """Why a node of a deployment answers no request; empty if it has sent its report."""
+    """Why a node of a deployment answers no request, as its log says; empty if it has sent its
+    report. The server reads the class and the names of settings alone."""
     draw = torch.Generator().manual_seed(0)
     x, y = 1e6 * torch.randn(4, *shape, generator=draw), torch.arange(4) % 2
     y = 1e6 * torch.rand(4, numbers, generator=draw) if numbers else y
@@ -335,9 +338,17 @@ def refusal(
     arrays = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32)),
                           "bias": Array(np.zeros(2, np.float32))})  # fmt: skip
     request = TrainRequest(1, np.arange(2))
-    reply = replies(app, arrays, request, tables=tables, node_config={})[0]
+    said = StringIO()
+    own = logging.Logger("node")
+    own.addHandler(logging.StreamHandler(said))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "log", own)
+        reply = replies(app, arrays, request, tables=tables, node_config={})[0]
     assert reply.has_error() == (not reply.has_content())
-    return str(reply.error.reason) if reply.has_error() else ""
+    if not reply.has_error():
+        return ""
+    assert re.fullmatch(r"NodeFault(: run\.device)?", str(reply.error.reason))
+    return said.getvalue()
 
 
 class Centred(nn.Linear):
@@ -394,7 +405,7 @@ def apart(outputs: Tensor, labels: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"loss": lone}, r"^ShuffleClientApp\(loss=\.\.\.\) = 'lone': mixes records"),
+        ({"loss": lone}, r"ShuffleClientApp\(loss=\.\.\.\) = 'lone': mixes records"),
         ({"loss": lambda o, y: (o - y.mean(0)).square().sum(1), "numbers": 2}, "mixes records"),
         ({"model": lambda: Centred(3, 2)}, r"\(model=\.\.\.\): module = 'Centred': mixes"),
         ({"model": lambda: {}["net"]}, "fails on this node with run.device = 'cpu': KeyError"),

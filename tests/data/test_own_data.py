@@ -17,7 +17,7 @@ from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.models import build_loss, squared_error
 from fl_shuffle.data.task import load_task
-from fl_shuffle.errors import ConfigError, FlShuffleError
+from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
 from fl_shuffle.flower.messages import TrainRequest
 from fl_shuffle.flower.node_registry import held_clients
 from fl_shuffle.planner.cost import cost_of, trade_off_of
@@ -100,7 +100,7 @@ def test_a_budgets_file_calls_natural_clients_by_their_names(tmp_path: Path) -> 
     assert placed.budgets.epsilon.tolist() == [4.0, 2.0, 3.0, 1.0] and placed.budgets.by_place
     config = by_file(tmp_path, NAMED.replace("north", "nowhere"))
     for use in (load_task, cost_of):
-        with pytest.raises(ConfigError, match=r"line 3: client_id = 'nowhere' is no client of"):
+        with pytest.raises(DataError, match=r"line 3: client_id = 'nowhere' is no client of"):
             use(config)
 
 

@@ -46,7 +46,8 @@ def reply_to_training(app: App, tables: dict[str, Any], **node_config: Any) -> M
 def test_error_reply_names_none_of_the_sites_clients(line: str, tmp_path: Path) -> None:
     """A budgets file that does not fit the names of the clients which a node has."""
     file = tmp_path / f"{SECRET}.csv"
-    file.write_text(f"client_id,epsilon,delta\n{line}\n", encoding="utf-8")
+    others = "".join(f"{name},1,1e-6\n" for name in range(19))
+    file.write_text(f"client_id,epsilon,delta\n{others}{line}\n", encoding="utf-8")
     data = {"source": "gapminder", "partition": "natural", "clients": 20, "features": "none"}
     tables = {
         "run": SYSTEM, "data": data, "model": {"loss": "squared-error"},

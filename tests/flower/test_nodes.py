@@ -4,6 +4,7 @@ there; what is raised where, and who is waited for how long."""
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import time
@@ -27,13 +28,14 @@ from hypothesis import strategies as st
 from clients.app import app
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.flower import answers, node_registry
 from fl_shuffle.flower import grid as grid_module
-from fl_shuffle.flower import node_registry
 from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, exchange, reply_of, stamp
 from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.flower.node_registry import NodeRegistry
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.refusal_log import RefusalLog
 from tests.one_node import App, nodes
 
 CLIENTS = 50  # the default configuration's
@@ -213,7 +215,10 @@ def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
     assert asked_where(SuperNodes({1: {}}, liar)) == {}
 
 
-def test_a_node_refuses_clients_it_does_not_hold(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_refuses_clients_it_does_not_hold(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "refusals", RefusalLog(logging.getLogger("fl_shuffle.client")))
     grid = SuperNodes({1: part(1, 5)})
     model = array_record({"p": np.zeros(650, np.float32)}, shared=True)
     asked = [
@@ -222,7 +227,7 @@ def test_a_node_refuses_clients_it_does_not_hold(caplog: pytest.LogCaptureFixtur
     replies = grid.pull_messages(grid.push_messages(asked))
     assert [reply.has_error() for reply in replies] == [True, True, False, False]
     assert replies[0].error.reason == replies[1].error.reason == "InvalidValueError"
-    assert caplog.text.count("this node holds clients 10 to 19") == 2
+    assert caplog.text.count("this node holds clients 10 to 19") == 1  # once for each kind
 
 
 def written(folder: Path, *lines: str) -> node_registry.SuperNodeFile:

@@ -133,7 +133,7 @@ def test_who_leaves_hides_nobody_and_others_follow(tmp_path: Path) -> None:
     of them more must leave."""
     limits = np.linspace(2.0, 4.0, 400)
 
-    def epsilons(number: int, present: np.ndarray) -> np.ndarray:
+    def epsilons(number: int, present: np.ndarray, unusable: int = 0) -> np.ndarray:
         """Those of an accountant: the fewer clients are present, the more each of them spends."""
         return np.where(present, 2.5 * (400 / max(1, int(present.sum()))) ** 0.1, 0.0)
 
