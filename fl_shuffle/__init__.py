@@ -26,8 +26,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_shuffle.api": (
             "Config", "Cost", "FlShuffleError", "Guarantee", "Question", "Result", "Solved",
-            "SweepResult", "audit", "bound", "certify", "compare", "cost", "resume", "resume_sweep",
-            "simulate", "solve", "sweep", "to_dp_accounting",
+            "SweepResult", "audit", "bound", "bound_many", "certify", "compare", "cost", "resume",
+            "resume_sweep", "simulate", "solve", "sweep", "to_dp_accounting",
         )
     },
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Config", "Cost", "FlShuffleError", "Guarantee", "Question", "Result", "Solved", "SweepResult",
-    "audit", "bound", "certify", "compare", "cost", "resume", "resume_sweep", "simulate", "solve",
-    "sweep", "to_dp_accounting",
+    "audit", "bound", "bound_many", "certify", "compare", "cost", "resume", "resume_sweep",
+    "simulate", "solve", "sweep", "to_dp_accounting",
 ]  # fmt: skip
 
 # What needs libraries, and is loaded when it is first asked for.
@@ -201,6 +201,29 @@ def bound(question: Question) -> Guarantee:
     from fl_shuffle.accounting.queries.methods import bound as ask
 
     return ask(question)
+
+
+@with_one_blas_thread
+def bound_many(
+    questions: Iterable[Question | Mapping[str, Any]],
+) -> list[Guarantee | FlShuffleError]:
+    """The answer of `bound` to each question, in order; in the place of one without, its error.
+
+    A question is a `Question`, or a mapping of its names to values. Equal questions are answered
+    once, and those that differ in `epsilon` or `delta` alone share the composition of their rounds.
+    Where the work takes longer than a second, a process for each further core helps. An answer does
+    not depend on the others. Nothing that a question says raises.
+
+    >>> asked = {"randomizer": "krr", "k": 10, "epsilon0": 1.0, "delta": 1e-6}
+    >>> answers = bound_many({**asked, "clients": n} for n in (1_000, 10_000, -5))
+    >>> answers[0].epsilon > answers[1].epsilon
+    True
+    >>> print(answers[2])
+    clients = -5: must be a whole number in [1, 1000000000000]
+    """
+    from fl_shuffle.accounting.queries.many import bound_many as ask_many
+
+    return ask_many(questions)
 
 
 @asks(Question)

@@ -19,6 +19,18 @@ class FlShuffleError(Exception):
 
     exit_code = 2
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Subclasses are made from more than their message: `pickle` and `copy` need to be told.
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
+
+def _as_it_was(
+    kind: type[FlShuffleError], told: tuple[object, ...], fields: dict[str, object]
+) -> FlShuffleError:
+    error = kind.__new__(kind, *told)
+    error.__dict__.update(fields)
+    return error
+
 
 class InvalidValueError(FlShuffleError, ValueError):
     """A field holds a value that is not allowed."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +54,11 @@ class Guarantee:
         if not (0.0 <= self.delta <= 1.0):
             raise InvalidValueError("delta", self.delta, "must be in [0, 1]")
         object.__setattr__(self, "details", MappingProxyType(dict(self.details)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A read-only view of a mapping can be neither pickled nor copied.
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return partial(Guarantee, **{**values, "details": dict(self.details)}), ()
 
     @property
     def is_guarantee(self) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fl_shuffle import declare
 from fl_shuffle.accounting.bounds.participation import ASSUMPTION, EACH_ROUND, ONCE
+from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
 from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
@@ -95,13 +97,37 @@ def over_rounds(
     query: Question, curve: Curve, local_epsilon: float, *, pure: bool = True
 ) -> tuple[float, float]:
     """The answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of them."""
-    whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
+    whole = _composed(query, curve, local_epsilon)
     most = query.rounds * local_epsilon if pure else math.inf
     return epsilon_and_delta(
         query,
         lambda delta: min(whole.epsilon(delta), most),
         lambda epsilon: 0.0 if epsilon >= most else whole.delta(epsilon),
     )
+
+
+_KNOWN: dict[object, Composition] = {}
+MOST_KNOWN = 16
+"""So many compositions are kept for the next question: some hundred evaluations of a curve each."""
+
+
+def _composed(query: Question, curve: Curve, local_epsilon: float) -> Composition:
+    """The composition of the query's rounds; it does not depend on which point is asked for."""
+    key = (curve_key(query), local_epsilon)
+    if query.method is None or key not in _KNOWN:
+        whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
+        if query.method is None:  # the question does not say whose curve it is
+            return whole
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = whole
+    return _KNOWN[key]
+
+
+def curve_key(query: Question) -> tuple[object, ...]:
+    """All of a question but the point of its curve that it asks for."""
+    names = declare.settings_of(Question).keys() - {"epsilon", "delta"}
+    return tuple(getattr(query, name) for name in sorted(names))
 
 
 def epsilon_and_delta(
