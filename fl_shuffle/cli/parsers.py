@@ -134,7 +134,9 @@ def overrides(parser: Parser, sections: Iterable[str] = ()) -> None:
 def new(parser: Parser) -> None:
     """Write a Flower app of your own that runs: apps, configuration, budgets, a test."""
     option(parser, "name", "NAME", "the new folder, and its package's name")
-    flag(parser, "--deploy", "add a script that deploys it on this machine, stops and resumes a run")
+    flag(
+        parser, "--deploy", "add a script that deploys it on this machine, stops and resumes a run"
+    )
 
 
 def simulate(parser: Parser) -> None:
