@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import fl_shuffle as fs
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.partitions import make_partition
-from fl_shuffle.data.sources import huggingface, image_sets, load_records
+from fl_shuffle.data.sources import held_out, huggingface, image_sets, load_records
 from fl_shuffle.data.sources.image_sets import import_torchvision_datasets
 from fl_shuffle.data.sources.options import Target
 from fl_shuffle.data.task import forget_data, load_task
@@ -472,6 +474,61 @@ def test_private_cells_that_cannot_be_read_are_counted_in_the_log(
     (said,) = caplog.messages
     assert "10 records" in said and "age 1, height 9" in said and "decimal mark '.'" in said
     assert "1,3" not in said
+    caplog.clear()
+    (tmp_path / "train.csv").write_text("\n".join([*lines[:-1], "1,,cow"]) + "\n")
+    with caplog.at_level(logging.WARNING, logger="fl_shuffle.client"):
+        from_files(tmp_path, {"label": "kind", "class_names": ["cat", "dog"]})
+    few, whole = caplog.messages
+    assert "height 10, kind 1" in few and "no cell of 'height' can be read" in whole
+    assert "data.source_options.decimal" in whole and "1,3" not in whole
+
+
+def tables_held_out(folder: Path, *cells: str, **options: Any) -> dict[str, Any]:
+    """Settings of a run on these lines, a fifth of which it holds out."""
+    (folder / "train.csv").write_text("age;height;kind\n" + "".join(f"{c}\n" for c in cells))
+    told = {"label": "kind", "classes": 2, "separator": ";", **options}
+    data = {
+        "source": "files", "root": str(folder), "validation": 0.2, "clients": 4,
+        "partition": "iid", "features": "none", "source_options": told,
+    }  # fmt: skip
+    run = {"entropy": "system", "rounds": 1, "out": str(folder / "runs")}
+    return {"data": data, "run": run, "budgets": {"epsilon": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "told"),
+    [
+        ([f"{k},5;1.5;{k % 2}" for k in range(40)], {}, "a finite number at input 0.*decimal"),
+        ([f"{k};x;{k % 2}" for k in range(40)], {}, "a finite number at input 1"),
+        ([f"{k};1.5;well" for k in range(40)], {}, "a label that can be read.*class_names"),
+        ([f"{k};1.5;1,5" for k in range(40)], {"classes": None, "outputs": 1}, "a label that can"),
+    ],
+    ids=["decimal", "text", "label", "number"],
+)
+def test_column_of_held_out_records_unreadable_stops_a_run(
+    cells: list[str], options: dict, told: str, tmp_path: Path
+) -> None:
+    """Before it pays, also where noise protects the others: no claim covers these records."""
+    tables = tables_held_out(tmp_path, *cells, **options)
+    kept = {k: v for k, v in tables["data"]["source_options"].items() if v is not None}
+    tables["data"]["source_options"] = kept
+    if "outputs" in kept:
+        tables["model"] = {"loss": "squared-error"}
+    with pytest.raises(DataError, match=rf"none of the 8 records .* holds out has {told}"):
+        fs.simulate(parse_config(tables))
+    assert not list((tmp_path / "runs").glob("*/ledger.sqlite"))
+
+
+@pytest.mark.slow
+def test_training_column_unreadable_stops_no_protected_run(tmp_path: Path) -> None:
+    """Whether it stops would tell of a single record, whose cell decides between none and one."""
+    cells = [f"{k},5;1.5;{k % 2}" for k in range(40)]
+    tables = tables_held_out(tmp_path, *cells)
+    size: Any = SimpleNamespace(train_labels=np.zeros(40), train_clients=None)
+    held = held_out(parse_config(tables).data, size)
+    cells = [f"{k};1.5;{k % 2}" if held[k] else each for k, each in enumerate(cells)]
+    found = fs.simulate(parse_config(tables_held_out(tmp_path, *cells)))
+    assert not torch.isfinite(load_task(found.config).inputs[:, 0]).any()
 
 
 def test_pandas_index_is_no_input(tmp_path: Path) -> None:
