@@ -26,7 +26,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.data.evaluation import evaluator
+from fl_shuffle.data.evaluation import evaluator, require_readable_held_out
 from fl_shuffle.data.models import SHIPPED_MODELS, try_own_model
 from fl_shuffle.data.task import Task, load_task, loading_for
 from fl_shuffle.errors import InvalidValueError
@@ -376,7 +376,10 @@ class Federation(RunParts):
             read_supernodes(config.run.supernodes, config.data.clients)
         observer = observer_of(grid, FlowerLog(config))
         with loading_for(context.run_id):
-            load_task(config, lambda text: observer(Preparing(text)))
+            task = load_task(config, lambda text: observer(Preparing(text)))
+        if config.data.validation:
+            # The server alone publishes numbers about them.
+            require_readable_held_out(task)
         return cls.of(context)
 
     # What both sides know.

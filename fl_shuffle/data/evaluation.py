@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.configuration.sections import ModelSection
 from fl_shuffle.data.task import Task
-from fl_shuffle.errors import ConfigError
+from fl_shuffle.errors import ConfigError, DataError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.plugins import load_function
 
@@ -22,6 +22,32 @@ IGNORED = -100
 Metrics = Callable[[Tensor, Tensor], Mapping[str, float]]
 """(outputs [N, C], labels [N] or [N, C]) of all test records -> numbers by name."""
 Measure = Callable[[int, Tensor], dict[str, float]]
+
+
+def require_readable_held_out(task: Task) -> None:
+    """Of a run that measures on private records held out of training (`data.validation`): raise
+    `DataError` where nothing of an input, or no label, of any of these can be read.
+
+    The guarantee covers none of these records, as the run says, so they may decide this. Cells of
+    records that train must not: a run that stops for one record less than all would tell of it.
+    """
+    records = len(task.test_labels)
+    if records < 2:
+        return
+    inputs = torch.isfinite(task.test_inputs).reshape(records, -1).any(dim=0)
+    labels = torch.isfinite(task.test_labels)
+    if not task.regression:
+        labels = (task.test_labels >= 0) & (task.test_labels < task.classes)
+    what = "" if labels.any() else "a label that can be read"
+    if not inputs.all():
+        what = f"a finite number at input {int((~inputs).int().argmax())}"
+    if what:
+        raise DataError(
+            f"none of the {records:,} records that data.validation holds out has {what}, so "
+            "nothing would be learned of it: correct the data (in a .csv perhaps "
+            "data.source_options.decimal, separator, categories or class_names), or leave the "
+            "column out (data.source_options.columns)"
+        )
 
 
 def evaluator(model: nn.Module, task: Task, section: ModelSection) -> Measure:

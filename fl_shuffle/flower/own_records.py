@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -26,6 +27,8 @@ from fl_shuffle.trials import (
     try_loss,
     try_model,
 )
+
+log = logging.getLogger("fl_shuffle.client")
 
 RecordsOf = Callable[[Context], tuple[Any, Any]]
 """(context of a client) -> its (x [n, ...], y [n] or [n, k]): tensors or arrays."""
@@ -136,6 +139,7 @@ class RecordGradients:
         # As `gradients.clipper.Records`, of whose turn it is.
         self.sizes = np.full(parts.config.data.clients, parts.records_each)
         self._turn: tuple[Tensor, Tensor] | None = None
+        self.own: int | None = None
 
     def of(self, clients: Ids) -> tuple[Tensor, Tensor, Ids]:
         """See `gradients.clipper.Records`."""
@@ -155,6 +159,15 @@ class RecordGradients:
             # A record that is no number counts as zero, whatever the loss does with labels; where
             # records are whole numbers it is a label that is none.
             count, numbers = self._parts.records_each, y.is_floating_point()
+            self.own = min(len(x), count)
+            if len(x) < count:
+                log.warning(
+                    "client %d has %d records, and data.records = %d: the missing ones count as "
+                    "zero, and the report is sent",
+                    client,
+                    len(x),
+                    count,
+                )
             x = _cut(x, count, 0 if whole else torch.nan)
             y = _cut(y, count, (torch.nan if numbers else -1) if whole else 0)
         engine = self._own.engine(self._parts, x, y)

@@ -66,6 +66,10 @@ class Records:
     offsets: Ids
 
     @property
+    def own(self) -> None:
+        """None of them stands for a missing one."""
+
+    @property
     def sizes(self) -> Ids:
         """How many records each client holds [clients]."""
         return np.diff(self.offsets)
@@ -90,6 +94,10 @@ class Asked(Protocol):
     @property
     def sizes(self) -> Ids:
         """How many records each client holds [clients]."""
+
+    @property
+    def own(self) -> int | None:
+        """See `NonfiniteRecords`; None where no record stands for a missing one."""
 
     def of(self, clients: Ids) -> tuple[Tensor, Tensor, Ids]:
         """See `Records`."""
@@ -181,6 +189,7 @@ def make_clipper(
 
     def means(parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         inputs, labels, bounds = records.of(clients)
+        tally.own = records.own
         return engine.client_means(
             parameters, inputs, labels, bounds, clip[clients], tally, mean_clips(clients)
         )

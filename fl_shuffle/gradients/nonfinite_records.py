@@ -25,12 +25,19 @@ class NonfiniteRecords:
 
     clients: int = 0
     records: int = 0
+    own: int | None = None
+    """Of each client's records those behind the first `own` stand for missing ones: never counted.
+    """
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def add(self, marks: Tensor, sizes: NDArray[np.int64]) -> None:
         """Count the records marked in `marks` [n], of clients with sizes [k] records in order."""
         owners = np.repeat(np.arange(len(sizes)), sizes)
-        found = owners[marks.cpu().numpy()]
+        marked = marks.cpu().numpy()
+        if self.own is not None:
+            place = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            marked = marked & (place < self.own)
+        found = owners[marked]
         with self._lock:
             self.clients += len(np.unique(found))
             self.records += len(found)

@@ -87,7 +87,30 @@ def check_module(module: nn.Module) -> int:
                 "draws from a shared random state, so reports would depend on the packing",
                 "set p = 0 or call eval()",
             )
+    _require_plain_embeddings(module)
     return sum(parameter.numel() for _, parameter in parameters)
+
+
+def _require_plain_embeddings(module: nn.Module) -> None:
+    """Raise `InvalidValueError` for embeddings that change their weights, that weigh a token by how
+    often a batch has it, or whose gradients are sparse."""
+    for name, part in module.named_modules():
+        if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            continue
+        shown, kind = f"module {name or type(part).__name__}", type(part).__name__
+        if part.max_norm is not None:
+            why = (
+                f"with max_norm = {part.max_norm:g} changes its weights where a record's tokens "
+                "are, before any noise is added"
+            )
+            raise InvalidValueError(shown, kind, why, "leave max_norm out")
+        if part.scale_grad_by_freq:
+            why = "with scale_grad_by_freq mixes records: a gradient depends on others' tokens"
+            raise InvalidValueError(shown, kind, why, "leave scale_grad_by_freq out")
+        if part.sparse:
+            why = "with sparse=True has gradients of single records that cannot be computed here"
+            remedy = "leave sparse out: noise is added to every number of a report, sparse or not"
+            raise InvalidValueError(shown, kind, why, remedy)
 
 
 def require_no_batch_statistics(module: nn.Module) -> None:

@@ -36,6 +36,10 @@ class CannotTryError(Exception):
     """The code raises on every kind of made-up record: nothing was tried."""
 
 
+class _UnfitError(Exception):
+    """No record's doing: why a module is refused, and what to do."""
+
+
 def try_model(
     module: nn.Module, shape: tuple[int, ...], field: str = "module", *, whole: bool | None = None
 ) -> int:
@@ -43,10 +47,13 @@ def try_model(
     many numbers it gives for a record. `whole`: int64 records, or float ones; None: either.
 
     Raises `InvalidValueError`, which names the part, where records mix, random numbers are drawn,
-    a record is changed in place, or something is kept of the records; `CannotTryError` where it
-    raises on all of them.
+    a record or a parameter is changed in place, a gradient is sparse, or something is kept of the
+    records; `CannotTryError` where it raises on all of them.
     """
-    trial = _setting(module, shape, (False, True) if whole is None else (whole,))
+    try:
+        trial = _setting(module, shape, (False, True) if whole is None else (whole,))
+    except _UnfitError as error:
+        raise _subject(module, "", field).refused(*error.args) from None
     draws, changed = Draws(), list[bool]()
     once, often = copy.deepcopy(trial.module), copy.deepcopy(trial.module)
     try:
@@ -128,19 +135,31 @@ class _Setting:
         """Outputs, and the gradient of a fixed sum of those of the first and the last record."""
         given = self.pool[torch.tensor(company)]
         before = given.clone()
+        parameters = list(module.parameters())
+        trained = [each.detach().clone() for each in parameters]
         with draws, _told(module, draws.inside), torch.enable_grad():
             found = module(given)
         changed.append(not torch.equal(given, before))
+        for each, was in zip(parameters, trained, strict=True):
+            if not torch.equal(each.detach().nan_to_num(), was.nan_to_num()):
+                raise _UnfitError(
+                    "changes its parameters while it computes, before any noise is added",
+                    "leave that to training; of an embedding leave max_norm out",
+                )
         if not isinstance(found, Tensor) or found.shape[:1] != (len(company),):
             raise TypeError("the module must return a tensor [N, C] for N records")
         direction = torch.linspace(-1.0, 2.0, found[0].numel(), dtype=found.dtype)
         ends = found[:1] if len(company) == 1 else found[[0, -1]]
         total = (ends.flatten(1) * direction).sum()
-        parameters = list(module.parameters())
         flows: Sequence[Tensor] = [torch.zeros_like(each) for each in parameters]
         if total.requires_grad:
             flows = torch.autograd.grad(
                 total, parameters, materialize_grads=True, allow_unused=True
+            )
+        if any(flow.is_sparse for flow in flows):
+            raise _UnfitError(
+                "has sparse gradients, and those of single records cannot be computed here",
+                "leave sparse=True out: a report's noise is in every number, sparse or not",
             )
         return Found(found.detach(), torch.cat([flow.reshape(-1) for flow in flows]))
 
@@ -204,6 +223,8 @@ def takes_whole_numbers_alone(module: nn.Module, shape: tuple[int, ...]) -> bool
             _setting(module, shape, (whole,))
         except CannotTryError:
             continue
+        except _UnfitError:
+            pass  # It computes them; `try_model` says what is wrong with it.
         return whole
     return False
 
@@ -224,6 +245,8 @@ def _setting(module: nn.Module, shape: tuple[int, ...], wholes: Sequence[bool]) 
                 try:
                     setting = _Setting(_moved(module, moved, dtype), pool)
                     found = setting.compute(copy.deepcopy(setting.module), range(POOL), Draws(), [])
+                except _UnfitError:
+                    raise
                 except Exception as error:
                     last = error
                     continue

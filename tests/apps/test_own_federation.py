@@ -318,6 +318,22 @@ def test_the_mean_is_over_the_public_number(loss: Any) -> None:
     assert one == pytest.approx(singles[0] / 4, abs=1e-5)
 
 
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(reduction="none")])
+def test_missing_records_are_told_as_missing(loss: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """And not as gradients that are not finite, which a record of its own may have beside them."""
+    x, y = made_up(4)
+    broken = x[:3].clone()
+    broken[1] = torch.nan
+    means((x, y), (x[:1], y[:1]), loss=loss)
+    few = "client 1 has 1 records, and data.records = 4: the missing ones count as zero"
+    assert [few in each.getMessage() for each in caplog.records] == [True]
+    caplog.clear()
+    means((x, y), (broken, y[:3]), loss=loss)
+    told = [each.getMessage() for each in caplog.records]
+    assert len(told) == 2 and "client 1 has 3 records" in told[0]
+    assert "1 of 1 clients" in told[1] and "not finite" in told[1] and "in 1 records" in told[1]
+
+
 def refusal(
     model: Any = lambda: nn.Linear(3, 2),
     loss: Any = None,

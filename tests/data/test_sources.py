@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import logging
 import os
@@ -14,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import fl_shuffle as fs
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.partitions import make_partition
-from fl_shuffle.data.sources import huggingface, image_sets, load_records
+from fl_shuffle.data.sources import held_out, huggingface, image_sets, load_records
 from fl_shuffle.data.sources.image_sets import import_torchvision_datasets
 from fl_shuffle.data.sources.options import Target
 from fl_shuffle.data.task import forget_data, load_task
@@ -80,6 +83,96 @@ def test_mnists_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="--data DIR, .data. root, or the variable"):
         load_records(section("mnist", tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
+
+
+KIN = [
+    ("mnist", {}, "MNIST", ("train-{}", "t10k-{}")),
+    ("fashion-mnist", {}, "FashionMNIST", ("train-{}", "t10k-{}")),
+    (
+        "emnist",
+        {"split": "letters"},
+        "EMNIST",
+        ("emnist-letters-train-{}", "emnist-letters-test-{}"),
+    ),
+    ("qmnist", {}, "QMNIST", ("qmnist-train-{}", "qmnist-test-{}")),
+]
+
+
+def write_kin(folder: Path, parts: tuple[str, str], dotted: bool, packed: bool) -> np.ndarray:
+    """Files of a set, under the names of other places; the pixels of its first part."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels, labels = images(9, 28, 28), np.arange(9)
+    for part in parts:
+        if "qmnist" in part:
+            wide = np.stack([labels, 100 + labels], axis=1).astype(">i4")
+            held = bytes([0, 0, 12, 2]) + np.array(wide.shape, ">u4").tobytes() + wide.tobytes()
+            label_file = "labels-idx2-int"
+        else:
+            held, label_file = idx(labels.astype(np.uint8)), "labels-idx1-ubyte"
+        for name, content in (("images-idx3-ubyte", idx(pixels)), (label_file, held)):
+            plain = part.format(name.replace("-idx", ".idx") if dotted else name)
+            written = gzip.compress(content, 1) if packed else content
+            (folder / (plain + ".gz" * packed)).write_bytes(written)
+    return pixels
+
+
+@pytest.mark.parametrize("place", [".", "{}", "{}/raw"])
+@pytest.mark.parametrize(("dotted", "packed"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("source", "options", "name", "parts"), KIN)
+def test_idx_files_under_other_names_are_read(
+    source: str, options: dict, name: str, parts: tuple[str, str], dotted: bool, packed: bool,
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(import_torchvision_datasets().MNIST, "mirrors", [])
+    pixels = write_kin(tmp_path / place.format(name), parts, dotted, packed)
+    records = load_records(section(source, tmp_path, source_options=options))
+    assert (records.train_images == pixels).all() and (records.test_images == pixels).all()
+    assert records.train_labels.tolist() == list(range(9)) == records.test_labels.tolist()
+
+
+def downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no network")
+
+    module = import_torchvision_datasets().mnist
+    monkeypatch.setattr(module, "download_and_extract_archive", refuse)
+
+
+def test_idx_files_in_a_folder_of_many_sets_bear_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fashion-MNIST's files have MNIST's names: what lies in the common folder may be either."""
+    downloads_nothing(monkeypatch)
+    monkeypatch.setenv(image_sets.DATA_VARIABLE, str(tmp_path))
+    write_kin(tmp_path, KIN[0][3], dotted=True, packed=False)
+    with pytest.raises(DataError, match="could not be downloaded"):
+        load_records(section("fashion-mnist"))
+    pixels = write_kin(tmp_path / "FashionMNIST", KIN[1][3], dotted=True, packed=False)
+    assert (load_records(section("fashion-mnist")).train_images == pixels).all()
+
+
+def test_idx_files_that_are_not_whole_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downloads_nothing(monkeypatch)
+    write_kin(tmp_path, KIN[0][3], dotted=True, packed=True)
+    file = tmp_path / "train-images.idx3-ubyte.gz"
+    whole = file.read_bytes()
+    for damaged, why in (
+        (whole[:-20], "is no whole .gz file"),
+        (b"<html>", "Not a gzipped file"),
+        (gzip.compress(gzip.decompress(whole)[:-1]), "has 7,071 bytes instead of 7,072"),
+        (gzip.compress(gzip.decompress(whole) + b"0"), "has more than the 7,056 bytes"),
+        (gzip.compress(idx(images(8, 28, 28))), "has 8 records, and .*labels.* 9"),
+        (gzip.compress(b"\0\0\x0d\x01" + bytes(8)), "is no IDX file of bytes or whole numbers"),
+        (None, r"there is no train-images-idx3-ubyte"),
+    ):
+        file.unlink(missing_ok=True)
+        if damaged is not None:
+            file.write_bytes(damaged)
+        with pytest.raises(DataError, match="mnist cannot be read from") as caught:
+            load_records(section("mnist", tmp_path))
+        assert re.search(why, str(caught.value)) and "\n" not in str(caught.value), why
 
 
 @pytest.mark.parametrize(
@@ -381,6 +474,61 @@ def test_private_cells_that_cannot_be_read_are_counted_in_the_log(
     (said,) = caplog.messages
     assert "10 records" in said and "age 1, height 9" in said and "decimal mark '.'" in said
     assert "1,3" not in said
+    caplog.clear()
+    (tmp_path / "train.csv").write_text("\n".join([*lines[:-1], "1,,cow"]) + "\n")
+    with caplog.at_level(logging.WARNING, logger="fl_shuffle.client"):
+        from_files(tmp_path, {"label": "kind", "class_names": ["cat", "dog"]})
+    few, whole = caplog.messages
+    assert "height 10, kind 1" in few and "no cell of 'height' can be read" in whole
+    assert "data.source_options.decimal" in whole and "1,3" not in whole
+
+
+def tables_held_out(folder: Path, *cells: str, **options: Any) -> dict[str, Any]:
+    """Settings of a run on these lines, a fifth of which it holds out."""
+    (folder / "train.csv").write_text("age;height;kind\n" + "".join(f"{c}\n" for c in cells))
+    told = {"label": "kind", "classes": 2, "separator": ";", **options}
+    data = {
+        "source": "files", "root": str(folder), "validation": 0.2, "clients": 4,
+        "partition": "iid", "features": "none", "source_options": told,
+    }  # fmt: skip
+    run = {"entropy": "system", "rounds": 1, "out": str(folder / "runs")}
+    return {"data": data, "run": run, "budgets": {"epsilon": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "told"),
+    [
+        ([f"{k},5;1.5;{k % 2}" for k in range(40)], {}, "a finite number at input 0.*decimal"),
+        ([f"{k};x;{k % 2}" for k in range(40)], {}, "a finite number at input 1"),
+        ([f"{k};1.5;well" for k in range(40)], {}, "a label that can be read.*class_names"),
+        ([f"{k};1.5;1,5" for k in range(40)], {"classes": None, "outputs": 1}, "a label that can"),
+    ],
+    ids=["decimal", "text", "label", "number"],
+)
+def test_column_of_held_out_records_unreadable_stops_a_run(
+    cells: list[str], options: dict, told: str, tmp_path: Path
+) -> None:
+    """Before it pays, also where noise protects the others: no claim covers these records."""
+    tables = tables_held_out(tmp_path, *cells, **options)
+    kept = {k: v for k, v in tables["data"]["source_options"].items() if v is not None}
+    tables["data"]["source_options"] = kept
+    if "outputs" in kept:
+        tables["model"] = {"loss": "squared-error"}
+    with pytest.raises(DataError, match=rf"none of the 8 records .* holds out has {told}"):
+        fs.simulate(parse_config(tables))
+    assert not list((tmp_path / "runs").glob("*/ledger.sqlite"))
+
+
+@pytest.mark.slow
+def test_training_column_unreadable_stops_no_protected_run(tmp_path: Path) -> None:
+    """Whether it stops would tell of a single record, whose cell decides between none and one."""
+    cells = [f"{k},5;1.5;{k % 2}" for k in range(40)]
+    tables = tables_held_out(tmp_path, *cells)
+    size: Any = SimpleNamespace(train_labels=np.zeros(40), train_clients=None)
+    held = held_out(parse_config(tables).data, size)
+    cells = [f"{k};1.5;{k % 2}" if held[k] else each for k, each in enumerate(cells)]
+    found = fs.simulate(parse_config(tables_held_out(tmp_path, *cells)))
+    assert not torch.isfinite(load_task(found.config).inputs[:, 0]).any()
 
 
 def test_pandas_index_is_no_input(tmp_path: Path) -> None:

@@ -135,6 +135,21 @@ class Tokens(nn.Module):
         return self.last(self.embedding(x.long()).mean(1))
 
 
+class Lookup(nn.Module):
+    """An embedding without nn.Embedding."""
+
+    def __init__(self, **asked: Any) -> None:
+        super().__init__()
+        self.weight, self.asked = nn.Parameter(torch.randn(7, 3)), asked
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.embedding(x.long(), self.weight, **self.asked).mean(1)
+
+
+def first_token(found: Tensor) -> Tensor:
+    return found[:, 0]
+
+
 def last_of(found: tuple[Tensor, Any]) -> Tensor:
     return found[0][:, -1]
 
@@ -195,6 +210,24 @@ REFUSED: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
     "along the batch": (Net(nn.LSTM(6, 8), 8, lambda found: found[0]), PLAIN, "mixes records"),
     "one record": (
         Net(Function(torch.squeeze), 6), PLAIN, "fails with others.*TypeError.*also for a single",
+    ),
+    "sparse": (
+        Net(nn.Embedding(7, 4, sparse=True), 4, first_token), LINES[:1],
+        "module body = 'Embedding': with sparse=True has gradients.*leave sparse out",
+    ),
+    "max_norm": (
+        Net(nn.EmbeddingBag(7, 4, max_norm=0.1), 4), LINES[:1],
+        "module body = 'EmbeddingBag': with max_norm = 0.1 changes its weights.*leave max_norm out",
+    ),
+    "by frequency": (
+        Net(nn.Embedding(7, 4, scale_grad_by_freq=True), 4, first_token), LINES[:1],
+        "module body = 'Embedding': with scale_grad_by_freq mixes records.*leave .*freq out",
+    ),
+    "functional sparse": (
+        Lookup(sparse=True), LINES[:1], "module = 'Lookup': has sparse gradients.*sparse=True out",
+    ),
+    "functional max_norm": (
+        Lookup(max_norm=0.1), LINES[:1], "module = 'Lookup': changes its parameters.*max_norm out",
     ),
     "in place": (Net(Function(scaled), 6), PLAIN, "changes its input in place.*x = x / 255"),
 }  # fmt: skip

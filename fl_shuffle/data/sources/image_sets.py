@@ -11,7 +11,6 @@ classes and shapes stand here; nothing of them is read from the records.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.records import Records
+from fl_shuffle.data.sources import idx_files
 from fl_shuffle.data.sources.options import FIELD, require_known, text_option
 from fl_shuffle.errors import DataError, require_choice
 
@@ -38,8 +38,8 @@ EMNIST_CLASSES = {
 
 
 _REMEDY = (
-    "name the folder that holds torchvision's files (of MNIST the folder that MNIST/raw lies in) "
-    f"with --data DIR, [data] root, or the variable {DATA_VARIABLE}"
+    "name the folder that holds its files (of MNIST the one that MNIST/raw lies in, or the files "
+    f"themselves) with --data DIR, [data] root, or the variable {DATA_VARIABLE}"
 )
 
 
@@ -76,7 +76,7 @@ def read(section: DataSection) -> Records:
     found, options = SETS[section.source], section.source_options
     require_known(options, section.source, ("split",) if found.name == "EMNIST" else ())
     asked: dict[str, Any] = {}
-    classes = found.classes
+    classes, split = found.classes, ""
     if found.name == "EMNIST":
         split = text_option(options, "split", "balanced")
         asked["split"] = require_choice(f"{FIELD}.split", split, EMNIST_CLASSES)
@@ -85,7 +85,8 @@ def read(section: DataSection) -> Records:
     parts: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
     for part in ("train", "test"):
         which = {"split": part} if found.by_split else {"train": part == "train"}
-        images, labels = _arrays(_open(section.source, found.name, root, {**which, **asked}))
+        idx = idx_files.part_of(found.name, split, train=part == "train")
+        images, labels = _part(section, found.name, root, {**which, **asked}, idx)
         if images.shape[1:] != found.shape:
             raise DataError(
                 f"{section.source} in {root}: images of shape {images.shape[1:]} instead of "
@@ -109,47 +110,44 @@ def _root(section: DataSection) -> Path:
     return root_of(section)
 
 
-def _open(source: str, name: str, root: Path, asked: Mapping[str, Any]) -> Any:
-    """The data set from `root`; downloaded where it is not there."""
+def _part(
+    section: DataSection,
+    name: str,
+    root: Path,
+    asked: Mapping[str, Any],
+    idx: idx_files.Part | None,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images and labels of a part: as torchvision finds them below `root`, as IDX files under
+    another name or elsewhere, or downloaded."""
     kind = getattr(import_torchvision_datasets(), name)
     try:
-        return kind(str(root), download=False, **asked)
+        return _arrays(kind(str(root), download=False, **asked))
     except Exception as error:  # torchvision raises what it likes at a file that is none of its own
-        reason = error
-    damage = _damage(root / name / "raw") or _first_line(reason)
+        reason = _first_line(error)
+    if idx is not None:
+        # Sets of the same file names can lie in a folder: it is one's own where it bears the name,
+        # or where the configuration names it beside the set.
+        folders = [root / name / "raw", root / name, *[root] * bool(section.root)]
+        found = [idx_files.find(folders, file) for file in idx]
+        try:
+            pixels, labels = (None if each is None else idx_files.read(each) for each in found)
+        except ValueError as error:
+            reason = str(error)
+        else:
+            if pixels is not None and labels is not None and len(pixels) == len(labels):
+                return _plain(pixels, labels)
+            if pixels is not None and labels is not None:
+                reason = f"{found[0]} has {len(pixels):,} records, and {found[1]} {len(labels):,}"
+            elif any(found):
+                reason = f"beside {found[0] or found[1]} there is no {idx[found[0] is not None]}"
     try:
-        return kind(str(root), download=True, **asked)
+        return _arrays(kind(str(root), download=True, **asked))
     except Exception as error:  # any transport or filesystem failure has the same remedy
         raise DataError(
-            f"{source} cannot be read from {root} ({damage}) and could not be "
+            f"{section.source} cannot be read from {root} ({reason}) and could not be "
             f"downloaded ({_first_line(error)}); remove torchvision's files of {name} there if "
             f"they are damaged, or {_REMEDY}"
         ) from None
-
-
-def _damage(folder: Path) -> str:
-    """Which of the IDX files (of MNIST and its kin) in a folder is not whole, in words; empty where
-    none is.
-
-    Such a file begins with two zeros, its type, the number of its dimensions, and these, of four
-    bytes each. torchvision says of one that was cut off only that an assertion failed.
-    """
-    for path in sorted(folder.glob("*-ubyte")) if folder.is_dir() else ():
-        try:
-            with path.open("rb") as file:
-                head = file.read(4)
-                dimensions = head[3] if head[:3] == b"\0\0\x08" and head[3:] else 0
-                found = file.read(4 * dimensions)
-            size = path.stat().st_size
-        except OSError as error:
-            return f"{path}: {error.strerror}"
-        if not dimensions or len(found) < 4 * dimensions:
-            return f"{path} is no IDX file of bytes"
-        sizes = np.frombuffer(found, dtype=">u4")
-        expected = 4 + 4 * len(sizes) + math.prod(int(each) for each in sizes)
-        if size != expected:
-            return f"{path} has {size:,} bytes instead of {expected:,}"
-    return ""
 
 
 def _first_line(error: Exception) -> str:
@@ -184,7 +182,11 @@ _declared: list[Any] = []  # the library object must stay alive, or its operator
 def _arrays(data_set: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images and labels that the set holds as arrays; channels come first."""
     images = np.asarray(data_set.data)
-    labels = np.asarray(data_set.labels if hasattr(data_set, "labels") else data_set.targets)
+    return _plain(images, data_set.labels if hasattr(data_set, "labels") else data_set.targets)
+
+
+def _plain(images: NDArray[Any], given: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    labels = np.asarray(given)
     if labels.ndim == 2:  # QMNIST: who wrote it, and more, beside the class
         labels = labels[:, 0]
     if images.ndim == 4 and images.shape[-1] == 3:

@@ -265,15 +265,16 @@ class Columns:
         with np.errstate(over="ignore"):
             parts = [self._input(name, table[name]).astype(np.float32) for name in inputs]
         labels = label_values(table[self.label], self.target, self.decimal)
+        wrong = ~np.isfinite(labels) if self.target.outputs else labels == NO_CLASS
         if public:
             for name, part in zip(inputs, parts, strict=True):
                 bad = np.asarray(~np.isfinite(part).all(axis=1))
                 self._require_readable(path, name, table[name], bad, "a finite number")
-            wrong = ~np.isfinite(labels) if self.target.outputs else labels == NO_CLASS
             wanted = "a finite number" if self.target.outputs else "one of the declared classes"
             self._require_readable(path, self.label, table[self.label], wrong, wanted)
         else:
-            self._log_unreadable(path, inputs, parts)
+            bad = [~np.isfinite(part).all(axis=1) for part in parts]
+            self._log_unreadable(path, (*inputs, self.label), [*bad, wrong.reshape(-1)])
         owners = None
         if self.client:
             owners = owner_names(table[self.client], lambda number: row_of(path, number))
@@ -299,18 +300,30 @@ class Columns:
         )
 
     def _log_unreadable(
-        self, path: Path, inputs: Sequence[str], parts: Sequence[NDArray[np.float32]]
+        self, path: Path, names: Sequence[str], bad: Sequence[NDArray[np.bool_]]
     ) -> None:
-        """Say in the holder's own log how many private records count as zero, and for what."""
-        bad = [~np.isfinite(part).all(axis=1) for part in parts]
+        """Say in the holder's own log how many private records count as zero, and for what.
+
+        Nobody else may hear of it, and the run goes on, even if no cell of a column can be read:
+        with one cell more it would have gone on, too.
+        """
         records = int(np.logical_or.reduce(bad).sum())
-        if records:
-            counts = {name: int(one.sum()) for name, one in zip(inputs, bad, strict=True)}
-            columns = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-            log.warning(
-                "%s: %d records have cells that are no numbers: they count as zero (by column: %s; "
-                "separator %r, decimal mark %r)",
-                path, records, columns, self.separator, self.decimal,
+        if not records:
+            return
+        counts = {name: int(one.sum()) for name, one in zip(names, bad, strict=True)}
+        columns = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+        log.warning(
+            "%s: %d records have cells that are no numbers or classes: they count as zero (by "
+            "column: %s; separator %r, decimal mark %r)",
+            path, records, columns, self.separator, self.decimal,
+        )  # fmt: skip
+        whole = [repr(name) for name, count in counts.items() if count == len(bad[0])]
+        if whole:
+            log.error(
+                "%s: no cell of %s can be read, so NO record of this file trains anything, and "
+                "only this log says so: correct it, set %s.decimal, separator, categories or "
+                "class_names, or leave the column out (%s.columns)",
+                path, " and ".join(whole), FIELD, FIELD,
             )  # fmt: skip
 
     def _input(self, name: str, cells: Sequence[Any]) -> NDArray[np.float64]:
