@@ -235,9 +235,9 @@ def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Dat
                 features = CachedFeatures(features)
         whole = section.features == "none" and images.dtype.kind in "iu"
         vectors: Features = features
-        vectors.fit(images)
         if not section.validation:  # Else the test records are private ones.
-            try_features(section, features, images.shape[1:], records.test_images)
+            try_features(section, images.shape[1:], records.test_images)
+        vectors.fit(images)
         tell(f"features {section.features} of {len(images):,} records")
         kept = _data_cache[key] = Data(
             inputs=vectors_of(section, vectors, images),

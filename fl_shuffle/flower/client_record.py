@@ -199,7 +199,9 @@ class ClientRecord:
         with contextlib.closing(
             sqlite3.connect(self._path, timeout=60.0, isolation_level=None)
         ) as database:
-            database.execute("PRAGMA synchronous = FULL")
+            # EXTRA also syncs the folder after the journal is removed. With FULL the journal may
+            # return after a power cut and take back a debit whose report has left.
+            database.execute("PRAGMA synchronous = EXTRA")
             database.execute("BEGIN IMMEDIATE")
             self._require_mine(database)
             yield database

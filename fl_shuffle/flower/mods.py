@@ -256,10 +256,10 @@ class OwnClients:
             try:
                 with self.as_client(client) as (message, context), kept_default_dtype():
                     compute(message, context, row)
-            except NodeFault:
+            except (NodeFault, KeyboardInterrupt):
                 # It depends on no record: better no report than zeros and noise in every round.
                 raise
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # a library's panic on a record is no Exception
                 # Flower would send the exception's text to the server, and it may quote records.
                 failure = error
                 row[:] = 0.0

@@ -54,6 +54,8 @@ class OwnRecords:
     _engines: dict[Any, GradientEngine] = field(default_factory=dict)
     _whole: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _making: Lock = field(default_factory=Lock)
+    tried_engines: set[GradientEngine] = field(default_factory=set)
+    """Engines that have computed gradients of made-up records in this process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As it was given: Ray hands the app to its actors, and nobody can hand a lock on."""
@@ -174,12 +176,8 @@ class RecordGradients:
         if engine not in self._clippers:
             config, plan = self._parts.config, self._parts.randomizers
             self._clippers[engine] = make_clipper(config, self, plan, engine)
-        try:
-            return self._clipped(engine, parameters, client, x, y)
-        except Exception as error:
-            if of_the_machine(error):
-                self._require_without_records(engine, parameters, client, x, y)
-            raise
+        self._require_without_records(engine, parameters, client, x, y)
+        return self._clipped(engine, parameters, client, x, y)
 
     def _clipped(
         self, engine: GradientEngine, parameters: Tensor, client: int, x: Tensor, y: Tensor
@@ -191,12 +189,23 @@ class RecordGradients:
     def _require_without_records(
         self, engine: GradientEngine, parameters: Tensor, client: int, x: Tensor, y: Tensor
     ) -> None:
-        """Raise `NodeFault` if as many records of zeros meet a fault of the machine, too."""
+        """Raise `NodeFault` if made-up records meet a fault of the machine; once for an engine.
+
+        This is asked before the records take part, so that no record decides between an error and
+        a report. The number of made-up records is public: `data.records`, or one where all records
+        of a client are averaged.
+        """
+        if engine in self._own.tried_engines:
+            return
+        count = len(x) if self._parts.config.clip == "record" else min(1, len(x))
         try:
-            self._clipped(engine, parameters, client, torch.zeros_like(x), torch.zeros_like(y))
+            self._clipped(
+                engine, parameters, client, torch.zeros_like(x[:count]), torch.zeros_like(y[:count])
+            )
         except Exception as error:
             if of_the_machine(error):
                 raise _fault(MODEL, error) from error
+        self._own.tried_engines.add(engine)
 
 
 def _of_classes(own: Loss) -> Loss:

@@ -21,7 +21,6 @@ from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.kernels import aligned, clip_factor
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
-from fl_shuffle.gradients.structure import of_the_machine
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("fl_shuffle.client.gradients")
@@ -33,8 +32,6 @@ AUTOGRAD_RECORDS = 512
 """Records of a client that go through autograd together, where none is clipped."""
 AGREEMENT = 1e-4, 1e-5
 """A path is taken if its gradients are autograd's to so much, of each number and of the largest."""
-# What a module may raise on a record: exiting is no better than failing.
-RAISED = (Exception, SystemExit)
 UNDECIDED = "to be chosen with the first parameters"
 
 
@@ -114,21 +111,22 @@ class GeneralEngine(GradientEngine):
         """
         try:
             return gradients_of(parameters, inputs, labels).detach()
-        except FlShuffleError:
+        except (FlShuffleError, KeyboardInterrupt):
             raise
-        except RAISED as error:
-            if of_the_machine(error):
-                gradients_of(parameters, _like(inputs), torch.zeros_like(labels))
+        except BaseException as error:  # exiting, or a library's panic, is no better than failing
             raising = torch.zeros(len(inputs), dtype=torch.bool, device=self.device)
             for i in range(len(inputs)):
                 try:
                     gradients_of(parameters, aligned(inputs[i : i + 1]), labels[i : i + 1])
-                except RAISED:
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:
                     raising[i] = True
-            if not bool(raising.any()):
-                # No record's doing: a lack of memory.
-                raise
             self._tell(error)
+            if not bool(raising.any()):
+                # Together they need too much memory. Whether a reply is sent may not depend on
+                # records: all of them count as zero.
+                return torch.full((len(inputs), self.dimension), torch.nan, device=self.device)
             inputs, labels = inputs.clone(), labels.clone()
             inputs[raising], labels[raising] = _made_up(inputs)[0], 0
             gradients = gradients_of(parameters, aligned(inputs), aligned(labels)).detach()
@@ -231,11 +229,9 @@ class GeneralEngine(GradientEngine):
             inputs, labels = aligned(batch.inputs[piece]), aligned(batch.labels[piece])
             try:
                 total += self._gradient(parameters, inputs, labels, size)
-            except FlShuffleError:
+            except (FlShuffleError, KeyboardInterrupt):
                 raise
-            except RAISED as error:
-                if of_the_machine(error):
-                    self._gradient(parameters, _like(inputs), torch.zeros_like(labels), size)
+            except BaseException as error:
                 self._tell(error)
                 return torch.full_like(parameters, torch.nan)
         return total.float()
@@ -283,12 +279,6 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     relative, of_largest = AGREEMENT
     atol = of_largest * float(truth.abs().max())
     return torch.allclose(found[finite], truth, rtol=relative, atol=atol)
-
-
-def _like(inputs: Tensor) -> Tensor:
-    """As many made-up records."""
-    first = _made_up(inputs)[:1]
-    return first.expand(len(inputs), *first.shape[1:]).contiguous()
 
 
 def _made_up(like: Tensor) -> Tensor:

@@ -206,21 +206,20 @@ def round_of(
 ) -> dict[str, Any]:
     """One type of round as certificates state it; `counts`: reports of each class, with the own.
 
-    `honest`: `assumed_honest` of the run: None (all), a count, or a share; of the reports that are
-    not among the `unusable` ones.
+    `honest`: `assumed_honest` of the run: None (all), a count, or a share of the reports. All of
+    the `unusable` ones may be honest, and hide nobody.
     """
     arrived = sum(counts)
-    usable = arrived - unusable
-    kept = usable if honest is None else honest
+    kept = arrived if honest is None else honest
     if isinstance(honest, float):
         share = decimal(repr(honest), "assumed_honest", fmpq(0), fmpq(1))
-        kept = int((share * usable).floor())
+        kept = int((share * arrived).floor())
     others = [
         {"count": str(count), **{name: each[name] for name in ("scale", "radius", "grid")}}
         for index, (each, here) in enumerate(zip(classes, counts, strict=True))
         if (count := here - (index == own)) and each["noise"] == "gaussian"
     ]
-    colluders = arrived - min(max(1, usable), max(1, kept))
+    colluders = arrived - max(1, min(arrived, max(1, kept)) - unusable)
     return {"times": str(times), **classes[own], "others": others, "colluders": str(colluders)}
 
 

@@ -467,7 +467,7 @@ def test_colluders_and_drop_outs_are_left_out(
 
 @pytest.mark.parametrize("release", ["reports", "sum"])
 @pytest.mark.parametrize(
-    ("honest", "unusable", "left"), [(None, 3, 37), (0.5, 4, 18), (30, 12, 28), (None, 40, 1)]
+    ("honest", "unusable", "left"), [(None, 3, 37), (0.5, 4, 16), (30, 12, 18), (None, 40, 1)]
 )
 def test_unusable_reports_hide_nobody(
     release: str, honest: AssumedHonest, unusable: int, left: int

@@ -146,10 +146,10 @@ class ShuffledView:
 
     def _lost(self, arrived: int, unusable: int = 0) -> int:
         """Return how many of the reports that arrived hide nobody: those of colluders, and the
-        `unusable` ones, whose senders are unknown."""
+        `unusable` ones, whose senders are unknown: all of them may be honest."""
         if not arrived:
             return 0
-        return arrived - honest_reports(self._assumed_honest, max(1, arrived - unusable))
+        return arrived - max(1, honest_reports(self._assumed_honest, arrived) - unusable)
 
     def _add_cohorts(self, clients: NDArray[np.int64]) -> None:
         """Groups of those whose noise somebody else has as well; `clients` [classes]."""

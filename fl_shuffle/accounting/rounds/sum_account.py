@@ -177,7 +177,8 @@ class SumAccount:
             return self
         counts = np.bincount(self.class_of[present], minlength=len(table.scale))
         latest = self._latest
-        honest = honest_reports(self.assumed_honest, max(1, int(counts.sum()) - unusable))
+        # All of the unusable reports may be among the honest ones.
+        honest = max(1, honest_reports(self.assumed_honest, int(counts.sum())) - unusable)
         same = latest is not None and latest.honest == honest
         if latest is None or not same or not np.array_equal(latest.counts, counts):
             latest = _SumCost(counts, honest, *table.cost(counts, honest))

@@ -90,13 +90,12 @@ def _own_features(path: str, options: dict[str, Any]) -> Features:
     return features
 
 
-def try_features(
-    section: DataSection, fitted: Features, shape: tuple[int, ...], public: NDArray[Any]
-) -> None:
+def try_features(section: DataSection, shape: tuple[int, ...], public: NDArray[Any]) -> None:
     """Have a user's own map describe public records, alone and beside others.
 
-    `fitted` has seen the training records. A map that does not call itself data-dependent must
-    give what a new one gives which has seen the public records alone. Raises `InvalidValueError`.
+    A map that does not call itself data-dependent must describe records equally, whether it was
+    fitted on public records or on changed ones. No private record takes part: a refusal, which the
+    server is told, would depend on it. Raises `InvalidValueError`.
     """
     if ":" not in section.features or not len(public):
         return
@@ -108,14 +107,17 @@ def try_features(
             section, features, public[np.array(company) % len(public)]
         ).numpy()
 
+    few = public[: 2 * POOL]
+    fitted = make_features(section, shape)
+    fitted.fit(few.copy())
     try_rows(
         rows_of(fitted), subject, rounding=ROUNDING,
         remedy="describe every record by itself, with numbers that are fixed in advance",
     )  # fmt: skip
     if fitted.data_dependent:
         return
-    other, few = make_features(section, shape), public[: 2 * POOL]
-    other.fit(few)
+    other = make_features(section, shape)
+    other.fit(few // 2 if few.dtype.kind in "iu" else 3 * few + 1)
     one, two = (torch.from_numpy(rows_of(each)(range(len(few)))) for each in (fitted, other))
     if not torch.allclose(one, two, rtol=ROUNDING, atol=ROUNDING * float(one.abs().max())):
         raise subject.refused(

@@ -142,8 +142,12 @@ class Listener:
                 continue
             if len(self._strangers) >= self._limits.strangers:
                 self._turn_away()
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream = TlsStream(accepted, self._tls)
+            try:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                stream = TlsStream(accepted, self._tls)
+            except OSError:  # it is gone again
+                accepted.close()
+                continue
             connection = _Connection(stream, _network_of(str(address[0])))
             self._strangers[connection] = None
             connection.task = asyncio.create_task(self._converse(connection))
@@ -176,6 +180,7 @@ class Listener:
                 await self._answer(connection, known)
                 if self._stopping.is_set():
                     break
+                stream.allow(0)
                 async with asyncio.timeout(limits.IDLE_SECONDS):
                     line = await stream.line(wire.HEAD_BYTES)
                 known = self._authenticated(connection, line)
@@ -259,6 +264,7 @@ class Listener:
             await self._patiently(connection, turn.granted)
             if not await self._worked(connection, partial(self._handler.wants, announced)):
                 return b""
+            connection.stream.allow(announced.size)
             await self._say(connection, Reply(wire.CONTINUE))
             sent = await self._bytes(connection, announced.size)
             return await self._worked(connection, partial(self._handler.answer, announced, sent))

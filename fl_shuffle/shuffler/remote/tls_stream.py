@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 RECORD = 1 << 14
 """Bytes that are taken from the network at a time: a TLS record's most."""
+BESIDE = 1 << 16
+"""Bytes of handshake, lines and records' frames that a peer may send besides a call's own."""
 
 
 class TlsStream:
@@ -28,6 +30,12 @@ class TlsStream:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._rest = b""
+        self._allowance = BESIDE
+
+    def allow(self, size: int) -> None:
+        """Take from the network what `size` bytes need by TLS, and `BESIDE` more, until the next
+        call of this. A peer that sends more, such as endless updates of keys, is cut off."""
+        self._allowance = size + size // 8 + BESIDE
 
     async def handshake(self) -> None:
         """Agree on keys with the peer."""
@@ -75,6 +83,11 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 await self._flush()
                 part = await self._loop.sock_recv(self._socket, RECORD)
+                # `sock_recv` returns at once while bytes are there: others have their turn, too.
+                await asyncio.sleep(0)
+                self._allowance -= len(part)
+                if self._allowance < 0:
+                    raise ConnectionAbortedError("more than was announced") from None
                 if part:
                     self._incoming.write(part)
                 else:

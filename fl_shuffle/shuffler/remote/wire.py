@@ -90,7 +90,10 @@ def facts_in(line: bytes) -> tuple[str, dict[str, Any]]:
     `ShufflerError` for any other line."""
     try:
         facts = json.loads(line)
-        return str(facts.pop("token")), dict(facts)
+        token = facts.pop("token")
+        if not isinstance(token, str) or not token.isascii():
+            raise _none_of_this_version()
+        return token, dict(facts)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise _none_of_this_version() from None
 

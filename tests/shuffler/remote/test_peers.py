@@ -13,9 +13,10 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,11 @@ from pytest import LogCaptureFixture, MonkeyPatch
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.refusal_log import SHOWN, RefusalLog
 from fl_shuffle.shuffler.remote import limits, wire
-from fl_shuffle.shuffler.remote.credentials import host_and_port
+from fl_shuffle.shuffler.remote.credentials import Settings, host_and_port
 from fl_shuffle.shuffler.remote.limits import Limits, Turns
 from fl_shuffle.shuffler.remote.link import Link
-from fl_shuffle.shuffler.remote.service import opened
+from fl_shuffle.shuffler.remote.service import _tls, opened
+from fl_shuffle.shuffler.remote.tls_stream import BESIDE, TlsStream
 from tests.processes import COMMAND, environment, linux, wait_until
 from tests.shuffler.remote.test_rounds import CLIENTS, EVERYBODY, FACTS, REPORTS, Lab
 
@@ -434,3 +436,42 @@ def test_large_report_arrives_whole(lab: Lab) -> None:
         pieces = list(batch.fetch())
     assert sorted(piece[0] for piece in pieces) == [0, 1, 2, 3]
     assert {piece[1:] for piece in pieces} == {sealed[1:]}
+
+
+def test_peer_sends_more_than_announced_is_cut_off(tmp_path: Path) -> None:
+    """All bytes from the network count, also those that carry nothing."""
+    lab = Lab(tmp_path)
+    settings = Settings.read(lab.store / "settings.json", "settings")
+    here, there = socket.socketpair()
+    context = ssl.create_default_context(cadata=settings.certificate)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def flood() -> None:
+        with suppress(OSError), context.wrap_socket(there) as peer:
+            for _ in range(64):
+                peer.sendall(bytes(BESIDE))
+
+    async def taken() -> int:
+        stream, found = TlsStream(here, _tls(lab.store, settings)), 0
+        await stream.handshake()
+        stream.allow(1000)
+        with pytest.raises(ConnectionAbortedError, match="more than was announced"):
+            while part := await stream.read(BESIDE):
+                found += len(part)
+        stream.close()
+        return found
+
+    sender = Thread(target=flood)
+    sender.start()
+    assert 1000 <= asyncio.run(taken()) <= 2 * BESIDE
+    sender.join()
+
+
+def test_token_that_is_no_text_is_one_line(tmp_path: Path, caplog: LogCaptureFixture) -> None:
+    lab = Lab(tmp_path)
+    with serving(lab):
+        for line in (b'{"token": "\\ud800"}\n', b'{"token": 5}\n', b'{"token": ["x"]}\n'):
+            with Peer(lab) as peer:
+                reply = peer.send(line).answer()
+                assert reply is not None and reply.reason == "INVALID_ARGUMENT"
+    assert not [record for record in caplog.records if record.exc_info]
