@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import random
@@ -111,6 +112,30 @@ def test_a_claim_may_be_about_any_client_or_a_record() -> None:
     assert check(text_of(anybody)).client == "any"
     record = replaced(golden("local"), ("claim", "unit"), "record")
     assert check(text_of(replaced(record, (*ROUND, "sensitivity"), "0.01"))).unit == "record"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", ["krr", "gram"])
+def test_verify_on_a_terminal_counts_points(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line that nothing stays of; the verdict is as ever, and elsewhere nothing is written."""
+    path = tmp_path / "c.json"
+    path.write_text(text_of(golden(kind)))
+    points = path.read_text().count('"by"')
+    assert main([str(path)]) == 0
+    plain = capsys.readouterr()
+    assert plain.out.startswith("ACCEPTED") and not plain.err
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert main([str(path)]) == 0
+    said = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert said.split("\r")[1:-2] == [f"checking point {k + 1} of {points}" for k in range(points)]
+    assert points > 1 and not said.rpartition("\r")[2] and not said.split("\r")[-2].strip()
+    assert capsys.readouterr().out == plain.out
 
 
 HOSTILE = ["", "[]", "null", "[" * 100_000, "\ud800", "x" * (2 << 20)]
