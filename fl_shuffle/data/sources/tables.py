@@ -273,8 +273,8 @@ class Columns:
             wanted = "a finite number" if self.target.outputs else "one of the declared classes"
             self._require_readable(path, self.label, table[self.label], wrong, wanted)
         else:
-            bad = [~np.isfinite(part).all(axis=1) for part in parts]
-            self._log_unreadable(path, (*inputs, self.label), [*bad, wrong.reshape(-1)])
+            counted = [np.asarray(~np.isfinite(part).all(axis=1)) for part in parts]
+            self._log_unreadable(path, (*inputs, self.label), [*counted, wrong.reshape(-1)])
         owners = None
         if self.client:
             owners = owner_names(table[self.client], lambda number: row_of(path, number))
