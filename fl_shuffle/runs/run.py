@@ -342,10 +342,11 @@ def open_run(
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
     known, notes, seeded = None, [], events.publishes_times(facts.config)
-    directory = RunDirectory.at(place, Path(facts.config.run.out))
+    flwr = isinstance(observer, FlowerLog)
+    directory = RunDirectory.at(place, Path(facts.config.run.out), flwr=flwr)
     try:
         if place.goes_on:
-            known = resume.unfinished_ledger(directory.path)
+            known = resume.unfinished_ledger(directory.path, flwr=flwr)
             notes = resume.require_same(known, facts, place, directory.lock)
         else:
             meta, plan = facts.for_ledger(), facts.plan
