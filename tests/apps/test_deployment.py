@@ -297,7 +297,7 @@ def test_deployed_run_goes_on_with_the_printed_line(
     # Again: that run is finished. And with a word that there is not: each is one line.
     wrong = ("flwr", "run", str(ROOT), "lab", "--run-config", f"{text} resume='maybe'")
     for begin, told in (
-        (("sh", "-c", line), "--run-config run-directory='.*run.*: that run is finished"),
+        (("sh", "-c", line), "--run-config run-directory=.*run.*: that run is finished"),
         (wrong, "--run-config resume = 'maybe': must be one of no, yes, data-unchanged"),
     ):
         said, completed = superlink.ended(printed(*begin, folder=ROOT, FLWR_HOME=home))
