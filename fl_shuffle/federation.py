@@ -37,6 +37,7 @@ from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.node_registry import read_supernodes, reply_with_holding
 from fl_shuffle.flower.nodes import Nodes, every_client
 from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
+from fl_shuffle.flower.server_errors import require_run_config
 from fl_shuffle.flower.settings import config_of, is_simulated, require_simulated
 from fl_shuffle.flower.strategy import Schedule
 from fl_shuffle.gradients import make_gradient_engine, packing_of
@@ -370,6 +371,7 @@ class Federation(RunParts):
     @classmethod
     def of_server(cls, grid: Grid, context: Context) -> Self:
         """`of`, telling whoever watches the run what is being prepared."""
+        require_run_config(context.run_config)
         config = config_of(tuple(context.run_config.items()))
         if config.run.supernodes:
             # Before the data: what is wrong with it is said at once.

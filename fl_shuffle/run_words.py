@@ -6,7 +6,8 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -283,3 +284,21 @@ def tell(text: str) -> None:
     """Say what is being done to whoever waits at the terminal; nothing of it is a result."""
     if text and sys.stderr.isatty():
         say(f"{text} ...", out=sys.stderr)
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """Within it the returned function rewrites one line on the terminal for whoever waits; nothing
+    of it is a result, nothing stays, and without a terminal nothing is written."""
+    width = terminal_width(sys.stderr)
+
+    def rewrite(text: str) -> None:
+        if width is not None:
+            shown = text[: width - 1].ljust(width - 1)
+            print(f"\r{shown}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield rewrite
+    finally:
+        if width is not None:
+            print("\r" + " " * (width - 1), end="\r", file=sys.stderr, flush=True)

@@ -58,12 +58,18 @@ NEGLIGIBLE = 3e-3
 
 
 def shuffled_witness(
-    rounds: Sequence[Round], delta: float, *, printed: float | None = None, short: bool = False
+    rounds: Sequence[Round],
+    delta: float,
+    *,
+    printed: float | None = None,
+    short: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Step, tilt, window, and for each type of round its points.
 
     By the Gram order, or, if `short`, by convex order alone. `printed`: about what the accountant
-    says of all rounds together; a single round then has a single point.
+    says of all rounds together; a single round then has a single point. `tell` gets what is being
+    done, for whoever waits.
     """
     types = [_as_one(rounds, places) for places in alike(rounds)]
     members = [[rounds[int(i)] for i in entry["rounds"]] for entry in types]
@@ -80,11 +86,16 @@ def shuffled_witness(
     square = sum(n * d**2 for n, d in zip(times, deviations, strict=True))
     step = float(f"{min(deviations) / STEPS:.3g}")
     left = NEGLIGIBLE * delta / sum(times)
-    for entry, shape, setting, deviation in zip(types, shapes, settings, deviations, strict=True):
+    rule = "convex" if short else "Gram"
+    for number, (entry, shape, setting, deviation) in enumerate(
+        zip(types, shapes, settings, deviations, strict=True), start=1
+    ):
+        kind = f"proof by the {rule} order, kind of round {number} of {len(types)}"
         if isinstance(shape, Shape):
             found, pace = partial(_by_convex_order, shape, setting[1]), SHORT
         else:
             found, pace = partial(_by_gram_order, shape), SPARSE
+        found = partial(_told, found, tell, kind)
         entry["points"] = _points(found, float(setting[0]), step, deviation, left, pace)
     tilt = math.sqrt(2 * math.log(1 / delta) / square) / (1.2 if short else 1.0)
     # Rare large losses come round and count as smaller ones: the window holds them all, if it can.
@@ -184,6 +195,14 @@ def _points(
         if epsilon > pace.until * deviation and len(points) % 3 == 0:
             stride = max(stride + 1, round(pace.growth * stride))
         index += stride
+
+
+def _told(
+    find: Find, tell: Callable[[str], None], kind: str, epsilon: float, guess: float
+) -> tuple[float, dict[str, Any] | None]:
+    """`find`, of whose next point it is told."""
+    tell(f"{kind}: a point at epsilon {epsilon:.3g}")
+    return find(epsilon, guess)
 
 
 def _only_point(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,12 @@ NOT_CERTIFIED = [
 
 
 def certificate_of_run(
-    directory: Path, client: int | None = None, column: str | None = None, *, short: bool = False
+    directory: Path,
+    client: int | None = None,
+    column: str | None = None,
+    *,
+    short: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Any], float]:
     """What `fl_shuffle.verify` accepts of one client of a finished run; and its printed epsilon.
 
@@ -32,7 +38,7 @@ def certificate_of_run(
     alone proves as much as "proven" says, the claim is of kind local, against more adversaries.
     `client`: by default the most exposed in that column. The epsilon claimed is the one that the
     verifier proves, at the run's delta, and beside it the one by convex order alone; with `short`
-    that one alone. Raises `RunError` for a
+    that one alone. `tell` gets what is being done, for whoever waits. Raises `RunError` for a
     folder without a finished run, `NotApplicableError` where there is no certificate.
     """
     path = directory / "ledger.sqlite"
@@ -62,9 +68,9 @@ def certificate_of_run(
     witness: dict[str, Any] = {}
     page = None
     if kind == "shuffled":
-        witness = shuffled_witness(rounds, delta, printed=printed[client], short=short)
+        witness = shuffled_witness(rounds, delta, printed=printed[client], short=short, tell=tell)
         if not short:
-            page = shuffled_witness(rounds, delta, printed=printed[client], short=True)
+            page = shuffled_witness(rounds, delta, printed=printed[client], short=True, tell=tell)
     written = certificate(
         kind,
         facts,
@@ -75,6 +81,7 @@ def certificate_of_run(
         delta=delta,
         start=printed[client],
         page=page,
+        tell=tell,
     )
     return {**written, "not certified": NOT_CERTIFIED}, printed[client]
 

@@ -57,13 +57,17 @@ def smallest_epsilon(holds: Callable[[float], bool], start: float, within: float
 
 
 def proven(
-    kind: str, facts: Mapping[str, Any], witness: Mapping[str, Any], work: float = WORK
+    kind: str,
+    facts: Mapping[str, Any],
+    witness: Mapping[str, Any],
+    work: float = WORK,
+    told: Callable[[int], None] | None = None,
 ) -> Profile:
     """The curve that the verifier finds with this much work; `NotApplicableError` where it would
-    refuse the witness."""
+    refuse the witness. `told` gets the number of points begun."""
     stated, chosen = Fields(dict(facts), "facts"), Fields(dict(witness), "witness")
     try:
-        return KINDS[kind].bound(stated, chosen, Work(work))
+        return KINDS[kind].bound(stated, chosen, Work(work, told))
     except (Refused, ArithmeticError, ValueError) as why:
         raise NotApplicableError(f"no certificate was found: {why}") from None
 
@@ -79,19 +83,22 @@ def certificate(
     start: float,
     relation: str = RELATIONS[0],
     page: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The claim of the smallest epsilon that facts and witness bear, at `delta`.
 
     `start`: an epsilon near which it is looked for, such as the printed one. `page`: a witness by
     convex order alone, whose epsilon is stated beside it, or which takes its place where it proves
-    as much. Raises `NotApplicableError` where the witness proves nothing, or the file would be too
-    large.
+    as much. `tell` gets what is being done, for whoever waits. Raises `NotApplicableError` where
+    the witness proves nothing, or the file would be too large.
     """
     # What a verifier may spend is for both witnesses together.
     work, allowed = WORK if page is None else WORK / 2, arb(exact(delta))
 
     def smallest(chosen: Mapping[str, Any]) -> str:
-        profile = proven(kind, facts, chosen, work)
+        profile = proven(
+            kind, facts, chosen, work, lambda number: tell(f"what it proves, point {number}")
+        )
         try:
             found = smallest_epsilon(lambda x: bool(profile(arb(x)) <= allowed), start)
         except Refused as why:

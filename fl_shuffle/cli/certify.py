@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fl_shuffle.durable_files import said_in_one_line
 from fl_shuffle.plugins import require_extra
-from fl_shuffle.run_words import say, tell
+from fl_shuffle.run_words import say, tell, waiting
 
 
 def run(arguments: Namespace) -> int:
@@ -19,9 +19,10 @@ def run(arguments: Namespace) -> int:
     directory = Path(arguments.run_directory)
     path = Path(arguments.out) if arguments.out else directory / CERTIFICATE
     tell(f"writing a certificate of {directory}")
-    written, printed = certificate_of_run(
-        directory, arguments.client, arguments.column, short=arguments.short
-    )
+    with waiting() as told:
+        written, printed = certificate_of_run(
+            directory, arguments.client, arguments.column, short=arguments.short, tell=told
+        )
     with said_in_one_line(path):
         path.write_text(text_of(written), encoding="utf-8")
     tell("checking it")

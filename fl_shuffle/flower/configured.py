@@ -16,6 +16,7 @@ from fl_shuffle.flower import strategy
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.node_registry import QUERY_SECONDS, holdings
+from fl_shuffle.flower.server_errors import require_run_config
 from fl_shuffle.flower.settings import require_same_app_config
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs.run import try_saving
@@ -60,6 +61,7 @@ class ConfiguredStrategy(strategy.PlayedByStart):
             hint = suggestion(name, ["beside", "model", *NOT_TAKEN])
             hint = hint or "it takes context, beside and model"
             raise ConfigError(f"ShuffleStrategy.of({name}=...): there is no such argument; {hint}")
+        require_run_config(context.run_config)
         self._parts = RunParts.of(context, beside=beside)
         require_same_app_config(context, self._parts.config)
         self._model = model

@@ -70,10 +70,17 @@ class RunPlace:
 
     @classmethod
     def of(cls, run_config: Mapping[str, object]) -> RunPlace:
-        """Read it out of Flower's run configuration."""
+        """Read it out of Flower's run configuration. Raises `InvalidValueError` or `ConfigError`,
+        in the words of `flwr run`."""
         directory = str(run_config.get(RUN_DIRECTORY, ""))
         given = tuple((k, v) for k, v in run_config.items() if k not in (RUN_DIRECTORY, RESUME))
         how = str(run_config.get(RESUME, "")) or "no"
+        require_choice(f"--run-config {RESUME}", how, RESUMES)
+        if how != "no" and not directory:
+            raise ConfigError(
+                f"--run-config {RESUME}={how!r} needs the folder of the run to go on with: add "
+                f"{RUN_DIRECTORY}='FOLDER' to --run-config, or leave {RESUME} out"
+            )
         return cls(Path(directory) if directory else None, how, given)
 
     def run_config(self) -> dict[str, str]:
@@ -101,14 +108,15 @@ class RunDirectory:
         """The descriptor of the file `lock`."""
 
     @classmethod
-    def at(cls, place: RunPlace, out: Path) -> RunDirectory:
+    def at(cls, place: RunPlace, out: Path, *, flwr: bool = False) -> RunDirectory:
         """That of a run which begins or goes on there; where no place is named, a new one below
-        `out`. Raises `RunError` also if no run began where one is to go on."""
+        `out`. Raises `RunError` also if no run began where one is to go on; `flwr`: in the words of
+        `flwr run`."""
         if place.directory is None:
             return cls.create(out)
         if not place.goes_on:
-            return cls.claim(place.directory)
-        require_begun(place.directory.resolve())
+            return cls.claim(place.directory, flwr=flwr)
+        require_begun(place.directory.resolve(), flwr=flwr)
         return cls(place.directory)
 
     @classmethod
@@ -125,19 +133,19 @@ class RunDirectory:
         raise AssertionError("unreachable")
 
     @classmethod
-    def claim(cls, path: Path) -> RunDirectory:
+    def claim(cls, path: Path, *, flwr: bool = False) -> RunDirectory:
         """The one the user asked for, made here or still empty.
 
         Raises `RunError` if it is a file, not empty, in use by another process, or cannot be made.
         """
         path = path.resolve()
-        require_free(path)
+        require_free(path, flwr=flwr)
         with files.said_in_one_line(path, USE):
             path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         directory = cls(path)
         try:
             # Again: another process may have been there between the first look and the lock.
-            require_free(path)
+            require_free(path, flwr=flwr)
             with files.said_in_one_line(path, USE):
                 path.chmod(files.PRIVATE_FOLDER)
                 for entry in path.iterdir():
@@ -187,31 +195,37 @@ def _toml(value: object) -> str:
     return '"' + json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022") + '"'
 
 
-def require_free(path: Path) -> None:
+def named(option: str, path: Path, *, flwr: bool) -> str:
+    """A run's folder as its user wrote it: by an option of `fl-shuffle`, or for `flwr run`."""
+    return f"--run-config {RUN_DIRECTORY}={str(path)!r}" if flwr else f"{option} {path}"
+
+
+def require_free(path: Path, *, flwr: bool = False) -> None:
     """Raise `RunError` unless a new run may use `path`: no run ever began there."""
+    given = named("--out", path, flwr=flwr)
     with files.said_in_one_line(path, USE):
         if not path.exists():
             return
         if not path.is_dir():
-            raise RunError(f"--out {path} is a file; name a folder")
+            raise RunError(f"{given} is a file; name a folder")
         if (path / LEDGER).exists():
-            raise RunError(
-                f"--out {path} already holds a run; choose another folder or --resume it"
-            )
+            going_on = f"add {RESUME}='yes' to go on with it" if flwr else "--resume it"
+            raise RunError(f"{given} already holds a run; choose another folder or {going_on}")
         if not all(_before_a_run(entry.name) for entry in path.iterdir()):
-            raise RunError(f"--out {path} is not empty; choose a new folder")
+            raise RunError(f"{given} is not empty; choose a new folder")
 
 
-def require_begun(path: Path) -> None:
+def require_begun(path: Path, *, flwr: bool = False) -> None:
     """Raise `RunError` unless `path` holds the ledger of a run."""
     with files.said_in_one_line(path, USE):
         if (path / LEDGER).is_file():
             return
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    why = "this is not a run directory, or its run was stopped before it began: start it with --out"
+    start = f"start it without {RESUME}" if flwr else "start it with --out"
+    why = f"this is not a run directory, or its run was stopped before it began: {start}"
     if {METRICS, CONFIG} & found:
         why = "what the run has released stands nowhere else; put the ledger back"
-    raise RunError(f"--resume {path}: there is no {LEDGER} in it; {why}")
+    raise RunError(f"{named('--resume', path, flwr=flwr)}: there is no {LEDGER} in it; {why}")
 
 
 def _before_a_run(name: str) -> bool:

@@ -118,6 +118,10 @@ class LiveDisplay(Display):
         self._task = self._bar.add_task("", total=self.run.config.run.rounds)
         self._bar.start()
 
+    def certify(self, text: str) -> None:
+        """Say so in the line that is rewritten, until the next round is over."""
+        self._bar.update(self._task, description=text)
+
     def _heads(self) -> list[str]:
         """See `Display`: one line is rewritten, and says itself what it shows."""
         return []

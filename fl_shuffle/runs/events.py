@@ -44,6 +44,11 @@ class Preparing:
     text: str
 
 
+class Certifying(Preparing):
+    """What is computed within a run that may take seconds, once for each kind of round; nothing of
+    it is a result. It hangs on no data: who takes part is public."""
+
+
 @dataclass(frozen=True)
 class RunStarted:
     """The run directory is open; `warnings` are what a reader of its numbers must know, `noise` is
@@ -80,7 +85,9 @@ class Watcher:
     run: RunStarted
 
     def __call__(self, event: RunEvent) -> None:
-        if isinstance(event, Preparing):
+        if isinstance(event, Certifying):
+            self.certify(event.text)
+        elif isinstance(event, Preparing):
             self.prepare(event.text)
         elif isinstance(event, RoundFinished):
             self.round(event.outcome)
@@ -92,6 +99,9 @@ class Watcher:
 
     def prepare(self, text: str) -> None:
         """Something is done before the run begins."""
+
+    def certify(self, text: str) -> None:
+        """Something is computed within the run that may take seconds."""
 
     def start(self) -> None:
         """The `run` has begun, or goes on."""

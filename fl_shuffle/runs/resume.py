@@ -34,7 +34,7 @@ from fl_shuffle.ledger import METRICS
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import CHANGEABLE, settings_of, witnessed
-from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, log, require_begun
+from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, log, named, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import metrics_of, summary_of
 
@@ -59,7 +59,7 @@ def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def unfinished_ledger(path: Path) -> LedgerRecord:
+def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
     """What the ledger of an unfinished run holds.
 
     Raises `RunError` if it says that the run is finished; a summary.json or metrics.csv that was
@@ -82,7 +82,7 @@ def unfinished_ledger(path: Path) -> LedgerRecord:
         replace_text(path / METRICS, metrics_of(known))
         lost.append(METRICS)
     mended = f"; {' and '.join(lost)} was lost and has been written again" if lost else ""
-    raise RunError(f"--resume {path}: that run is finished{mended}")
+    raise RunError(f"{named('--resume', path, flwr=flwr)}: that run is finished{mended}")
 
 
 def as_text(table: dict[str, Any]) -> str:
@@ -148,7 +148,7 @@ def require_same(
             "verified here, for this user's state folder does not know the run; resume it on the "
             f"machine and as the user it was started by, set {STATE_VARIABLE} to that state "
             "folder, or, if you know that they are, add --data-unchanged (with `flwr run` "
-            "resume='data-unchanged')"
+            "--run-config resume='data-unchanged')"
         )
     notes = [("changed", change) for change in changes]
     notes += [("warning", UNCHECKED)] * (kept is None)

@@ -91,6 +91,7 @@ class Run:
         self._lines: IO[str] = StringIO()  # until `restore` has made the file
         self._spend: Spend | None = None
         self._counted: Mask | None = None
+        self._met = set[int]()
         directory.write(CONFIG, resume.as_text(config.to_dict()))
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
@@ -100,6 +101,7 @@ class Run:
         started = time.perf_counter()
         allowed = self._within_lifetime(round_number, participants)
         self._expected = int(np.count_nonzero(allowed))
+        self._tell_of_new(round_number, allowed)
         planned = self.accountant.preview(round_number, allowed)
         too_much = self._too_much(planned, allowed)
         if not self._expected or too_much:
@@ -124,6 +126,7 @@ class Run:
             )
         started = time.perf_counter()
         self.accountant.trust.require(round_number, int(np.count_nonzero(present)))
+        self._tell_of_new(round_number, present)
         spend = self.accountant.preview(round_number, present)
         too_much = self._too_much(spend, present)
         if too_much:
@@ -156,6 +159,13 @@ class Run:
         self.ledger.flush()
         self.seconds += time.perf_counter() - started
         return spend, too_much
+
+    def _tell_of_new(self, round_number: int, present: Mask) -> None:
+        """Tell whoever watches of a round whose like was not met: its cost may take seconds."""
+        counts = hash(self.accountant.class_counts(present).tobytes())
+        if counts not in self._met:
+            self._met.add(counts)
+            self._observer(events.Certifying(f"certifying what round {round_number} costs ..."))
 
     def _listed_counts(self, spend: Spend, present: Mask) -> dict[int, int]:
         """Class -> reports, of the classes that are written down one by one."""
@@ -235,6 +245,7 @@ class Run:
         folder = self._directory.path
         _save_model(folder / MODEL, model)
         started = time.perf_counter()
+        self._observer(events.Certifying("counting what every client has spent ..."))
         totals = self.accountant.client_totals()
         attacks = self.accountant.lower_columns() if self.rounds else {}
         self.seconds += time.perf_counter() - started
@@ -342,10 +353,11 @@ def open_run(
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
     known, notes, seeded = None, [], events.publishes_times(facts.config)
-    directory = RunDirectory.at(place, Path(facts.config.run.out))
+    flwr = isinstance(observer, FlowerLog)
+    directory = RunDirectory.at(place, Path(facts.config.run.out), flwr=flwr)
     try:
         if place.goes_on:
-            known = resume.unfinished_ledger(directory.path)
+            known = resume.unfinished_ledger(directory.path, flwr=flwr)
             notes = resume.require_same(known, facts, place, directory.lock)
         else:
             meta, plan = facts.for_ledger(), facts.plan

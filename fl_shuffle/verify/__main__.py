@@ -5,10 +5,28 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .claims import check
 from .reading import MOST_BYTES, Refused
+
+
+@contextmanager
+def progress(points: int) -> Iterator[Callable[[int], None] | None]:
+    """Within it a line on the terminal says which of the points is checked; None without one."""
+
+    def tell(begun: int) -> None:
+        print(f"\rchecking point {begun} of {points}", end="", file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        yield tell
+    finally:
+        print("\r" + " " * 40, end="\r", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"verify: {error}", file=sys.stderr)
         return 2
     try:
-        accepted = check(raw.decode("utf-8", "replace"), given.ledger)
+        with progress(raw.count(b'"by"')) as told:
+            accepted = check(raw.decode("utf-8", "replace"), given.ledger, told)
     except Refused as why:
         print(f"REFUSED: {why}")
         return 1

@@ -126,10 +126,13 @@ class _Run:
         return cls(str(link), run.integer("reports_per_round", 2, 10**6) if several else 1)
 
 
-def check(text: str, ledger: Path | None = None) -> Accepted:
+def check(
+    text: str, ledger: Path | None = None, told: Callable[[int], None] | None = None
+) -> Accepted:
     """The claim of an accepted certificate; `Refused` says what does not hold.
 
     With a run's `ledger` the facts must be those that the ledger tells of the claim's client.
+    `told` gets the number of points begun.
     Every other exception of arithmetic (overflow, division by zero) is a refusal as well.
     """
     certificate = parse(text)
@@ -162,7 +165,7 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
         why = "client: not all are alike in scale, radius, grid and stated sensitivity"
         require(client != "any" or each.alike(), why)
     epsilon, delta = claim.number("epsilon", 0, LARGEST_EPSILON), claim.number("delta", 0, 1)
-    work, by_page = Work(WORK), None
+    work, by_page = Work(WORK, told), None
 
     def bounded(bound: Bound, witness: Fields, at: fmpq) -> arb:
         try:

@@ -26,6 +26,7 @@ def finite(facts: Fields, witness: Fields, work: Work) -> Profile:
 
     def bound(epsilon: arb, point: Fields) -> arb:
         """E(sum of n copies of B L)_+ / (n gamma), B ~ Bernoulli(gamma) (section 2), or the own."""
+        work.begin_point()
         a = epsilon.exp()
         if point.word("by", "local", "blanket") == "local":
             return positive(((e0 - a) * low).max(ZERO))

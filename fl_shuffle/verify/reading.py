@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -23,8 +24,14 @@ class Refused(Exception):
 class Work:
     """Steps that are left, of about 50 ns each: no certificate may keep a reader busy for long."""
 
-    def __init__(self, allowed: float) -> None:
-        self.left = allowed
+    def __init__(self, allowed: float, told: Callable[[int], None] | None = None) -> None:
+        self.left, self.points, self._told = allowed, 0, told
+
+    def begin_point(self) -> None:
+        """Tell whoever waits how many points of curves have been begun."""
+        self.points += 1
+        if self._told is not None:
+            self._told(self.points)
 
     def spend(self, steps: float) -> None:
         """Take `steps` away; refuses where none are left."""

@@ -77,6 +77,7 @@ def setting_of(rounds: list[Round], entry: Fields) -> Setting:
 
 def point_delta(setting: Setting, work: Work, ways: Ways, epsilon: arb, point: Fields) -> arb:
     """One point of the curve by the bound that it names: section 1, 11 and 12, or Theorem 2."""
+    work.begin_point()
     move, groups = setting
     by = point.word("by", *ways)
     if by == "local":

@@ -294,6 +294,15 @@ def test_deployed_run_goes_on_with_the_printed_line(
     assert completed, said
     assert [row["n_reports"] for row in rows(run)] == [str(CLIENTS)] * 3
     assert fs.Result(run).config.data.root == str(tmp_path)
+    # Again: that run is finished. And with a word that there is not: each is one line.
+    wrong = ("flwr", "run", str(ROOT), "lab", "--run-config", f"{text} resume='maybe'")
+    for begin, told in (
+        (("sh", "-c", line), "--run-config run-directory=.*run.*: that run is finished"),
+        (wrong, "--run-config resume = 'maybe': must be one of no, yes, data-unchanged"),
+    ):
+        said, completed = superlink.ended(printed(*begin, folder=ROOT, FLWR_HOME=home))
+        assert not completed and re.search(rf"raised an exception: {told}", said), said
+        assert "Traceback" not in said and "--resume" not in said
 
 
 LOOP = r"^until flower-supernode (\.\.\.); do sleep \d+; done$"

@@ -11,10 +11,11 @@ import math
 import re
 import shlex
 import tomllib
+import traceback
 import weakref
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
-from fl_shuffle.federation import RunParts
+from fl_shuffle.federation import Federation, RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy, answers
 from fl_shuffle.flower.answers import Request
 from fl_shuffle.flower.configured import NOT_TAKEN
@@ -218,6 +219,42 @@ def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     for own in np.moveaxis(noise, 1, 0):
         # 2,400 standard normals: mean within 5 / sqrt(2400), spread within 5 / sqrt(4800).
         assert abs(own.mean()) < 0.1 and abs(own.std() - 1.0) < 0.075
+
+
+@pytest.mark.parametrize(
+    ("run_config", "told"),
+    [
+        ({"resume": "maybe"}, "--run-config resume = 'maybe': must be one of no, yes"),
+        ({"resume": "yes"}, "--run-config resume='yes' needs the folder of the run"),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_wrong_resume_is_one_line_of_flowers_log(
+    own: bool, run_config: dict[str, Any], told: str,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Before the data are read, and as Flower's two runtimes log what a ServerApp raises."""
+    context = Context(1, 1, {}, RecordDict(), {RESOLVED: "{}", "config": "no.toml", **run_config})
+    flower = logging.getLogger("flwr")
+    monkeypatch.setattr(flower, "propagate", True)
+    try:
+        if own:
+            ShuffleStrategy.of(context)
+        else:
+            Federation.of_server(cast(Any, None), context)
+    except FlShuffleError as error:
+        flower.log(logging.ERROR, "%s raised an exception", "ServerApp", exc_info=error)
+        flower.log(logging.ERROR, traceback.format_exc())
+    (said,) = caplog.records
+    assert said.getMessage().startswith(f"ServerApp raised an exception: {told}")
+    assert said.exc_info is None and "\n" not in caplog.text.strip()
+    caplog.clear()
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError as error:
+        # Somebody else's fault keeps its traceback.
+        flower.log(logging.ERROR, "raised", exc_info=error)
+    assert "Traceback" in caplog.text
 
 
 def test_what_fedavg_takes_and_this_cannot_is_named() -> None:

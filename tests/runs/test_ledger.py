@@ -311,10 +311,29 @@ def test_where_a_run_goes_travels_as_flower_configuration(tmp_path: Path) -> Non
     for place in (RunPlace(), RunPlace(tmp_path), RunPlace(tmp_path, "data-unchanged")):
         assert RunPlace.of(place.run_config()) == place
     assert RunPlace.of({"resume": ""}) == RunPlace()
-    with pytest.raises(ConfigError, match="run-directory"):
+    told = r"^--run-config resume='yes' needs .*: add run-directory='FOLDER' to --run-config"
+    with pytest.raises(ConfigError, match=told):
         RunPlace.of({"resume": "yes"})
-    with pytest.raises(InvalidValueError, match="data-unchanged"):
-        RunPlace.of({"resume": "please", "run-directory": "x"})
+    told = r"^--run-config resume = 'maybe': must be one of no, yes, data-unchanged"
+    for folder in ("x", ""):
+        with pytest.raises(InvalidValueError, match=told):
+            RunPlace.of({"resume": "maybe", "run-directory": folder})
+
+
+def test_folders_are_refused_in_the_words_of_who_named_them(tmp_path: Path) -> None:
+    """`flwr run` has neither --out nor --resume."""
+    run, empty = tmp_path / "run", tmp_path / "empty"
+    run.mkdir(), empty.mkdir()
+    (run / "ledger.sqlite").write_text("")
+    for place, here, by_flower in (
+        (RunPlace(run), r"^--out .*run already holds a run; .* or --resume it$",
+         r"^--run-config run-directory='.*run' already holds a run; .* or add resume='yes' "),
+        (RunPlace(empty, "yes"), r"^--resume .*empty: there is no .* start it with --out$",
+         r"^--run-config run-directory='.*empty': there is no .* start it without resume$"),
+    ):  # fmt: skip
+        for flwr, told in ((False, here), (True, by_flower)):
+            with pytest.raises(RunError, match=told):
+                RunDirectory.at(place, tmp_path, flwr=flwr)
 
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])

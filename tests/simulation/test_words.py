@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from fl_shuffle.run_words import (
     noise_words,
     one_line,
     shown_rounds,
+    waiting,
 )
-from fl_shuffle.runs.display import FlowerLog, make_display
-from fl_shuffle.runs.events import RunEvent
+from fl_shuffle.runs.display import Display, FlowerLog, LiveDisplay, make_display
+from fl_shuffle.runs.events import Certifying, Preparing, RunEvent
 from tests.golden import epsilons
 from tests.repository import ROOT
 from tests.small_federation import Play, model_bytes, notes, page
@@ -247,3 +250,43 @@ def test_a_run_in_which_budgets_do_not_act_says_so(setting: str, idle: bool, pla
     assert any(text.startswith("budgets do not act") for text in warned) is idle
     ledger = fs.Result(run).ledger
     assert (len({ledger.client(client).epsilon for client in range(12)}) == 1) is idle
+
+
+def test_live_display_says_what_a_new_kind_of_round_costs(events: list[RunEvent]) -> None:
+    """Once for all rounds that are alike, before the first of them; and nothing where no line is
+    rewritten."""
+    kinds = [type(each).__name__ for each in events if type(each) is not Preparing]
+    alike = ["Certifying", *["RoundFinished"] * kinds.count("RoundFinished")]
+    assert kinds == ["RunStarted", *alike, "Certifying", "RunFinished"]
+    first, last = (each for each in events if isinstance(each, Certifying))
+    out, progress = io.StringIO(), io.StringIO()
+    live, plain = LiveDisplay(out, io.StringIO()), Display(out, progress)
+    for event in events:
+        live(event)
+        if isinstance(event, Certifying):
+            assert live._bar.tasks[0].description == event.text
+        plain(event)
+    live.close()
+    assert "round 1 costs" in first.text and "every client has spent" in last.text
+    assert progress.getvalue() and first.text not in progress.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_waiting_rewrites_one_line_of_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is empty in the end, also where it fails; nothing is written elsewhere."""
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(ZeroDivisionError), waiting() as told:
+        for text in ("first", "x" * 100):
+            told(text)
+        _ = 1 / 0
+    if not terminal:
+        assert not out.getvalue()
+        return
+    *lines, last = out.getvalue().split("\r")[1:]
+    assert [line.strip() for line in lines] == ["first", "x" * 59, ""] and not last
+    assert {len(line) for line in lines} == {59}

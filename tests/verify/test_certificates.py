@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import io
 import json
 import os
 import random
@@ -10,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -111,6 +114,55 @@ def test_a_claim_may_be_about_any_client_or_a_record() -> None:
     assert check(text_of(anybody)).client == "any"
     record = replaced(golden("local"), ("claim", "unit"), "record")
     assert check(text_of(replaced(record, (*ROUND, "sensitivity"), "0.01"))).unit == "record"
+
+
+def lines_of_code(text: str) -> int:
+    """Lines that hold code: no blank ones, no comments, no docstrings."""
+    nothing = (
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )  # fmt: skip
+    lines = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in nothing:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def test_verifier_is_as_long_as_the_page_says() -> None:
+    """To 5 percent."""
+    assert lines_of_code('"""Words.\n\nMore."""\n\n# Why.\nx = (\n    1  # one\n)\n') == 3
+    page = (ROOT / "docs/certificates.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"about ([0-9,]+) lines of code", page)
+    counted = sum(lines_of_code(each.read_text(encoding="utf-8")) for each in FOLDER.glob("*.py"))
+    assert counted == pytest.approx(int(said.replace(",", "")), rel=0.05)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", ["krr", "gram"])
+def test_verify_on_a_terminal_counts_points(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line that nothing stays of; the verdict is as ever, and elsewhere nothing is written."""
+    path = tmp_path / "c.json"
+    path.write_text(text_of(golden(kind)))
+    points = path.read_text().count('"by"')
+    assert main([str(path)]) == 0
+    plain = capsys.readouterr()
+    assert plain.out.startswith("ACCEPTED") and not plain.err
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert main([str(path)]) == 0
+    said = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert said.split("\r")[1:-2] == [f"checking point {k + 1} of {points}" for k in range(points)]
+    assert points > 1 and not said.rpartition("\r")[2] and not said.split("\r")[-2].strip()
+    assert capsys.readouterr().out == plain.out
 
 
 HOSTILE = ["", "[]", "null", "[" * 100_000, "\ud800", "x" * (2 << 20)]

@@ -78,6 +78,25 @@ def _claim(kind: str, unit: str) -> dict[str, Any]:
     return certificate(kind, facts, witness, unit=unit, client=3, delta=DELTA, start=0.02)
 
 
+@pytest.mark.slow
+def test_certificate_being_made_is_told_point_by_point() -> None:
+    """And is the same: nothing of what is told is a result."""
+    told: list[str] = []
+    facts = gaussian_facts("client")
+    facts["rounds"][0]["times"] = "3"
+    rounds = rounds_of(Fields(facts, "facts"))
+    witness = shuffled_witness(rounds, DELTA, short=True, tell=told.append)
+    points = len(witness["types"][0]["points"])
+    assert points > 1 and len(told) == points
+    assert told[0] == "proof by the convex order, kind of round 1 of 1: a point at epsilon 0"
+    assert witness == shuffled_witness(rounds, DELTA, short=True)
+    told.clear()
+    asked: dict[str, Any] = {"unit": "client", "client": 3, "delta": DELTA, "start": 0.02}
+    written = certificate("shuffled", facts, witness, **asked, tell=told.append)
+    assert told == [f"what it proves, point {number + 1}" for number in range(points)]
+    assert written == certificate("shuffled", facts, witness, **asked)
+
+
 def claim_of(kind: str, unit: str, client: str) -> dict[str, Any]:
     """A certificate whose epsilon is the smallest that its facts and witness bear."""
     written = deepcopy(_claim(kind, unit))
