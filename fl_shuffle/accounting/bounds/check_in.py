@@ -121,7 +121,7 @@ class CheckInCurve(OneRoundCurve):
     def _shuffled(self, epsilon: float, local: float) -> float:
         """The sum over cells, or what is known where that is no larger."""
         # Of everybody's reports: no number of them, drawn at random, says more.
-        whole = min(self._whole.delta(epsilon), local / self._rate)
+        whole = min(self._whole.certified(epsilon), local / self._rate)
         known = min(local, whole)
         if self._blanket is not None:
             known = min(known, self._blanket.delta(epsilon))
@@ -129,7 +129,7 @@ class CheckInCurve(OneRoundCurve):
             return known
         total = 0.0
         if self._near_whole is not self._whole:
-            whole = min(self._near_whole.delta(epsilon), local / self._rate)
+            whole = min(self._near_whole.certified(epsilon), local / self._rate)
         for cell in self._cells:
             most = cell.weight * whole
             total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))
@@ -165,9 +165,9 @@ def _variance(noise: str, move: float, own: float, reach: float) -> float:
 def _of_cell(cell: _Cell, epsilon: float) -> float:
     """weight times the smaller of both bounds on the divergence, given that K is in this cell."""
     at, of_replaced, of_moved = mixture_weights(cell.low, cell.high, epsilon)
-    replaced = cell.replaced.delta(at)
-    moved = replaced if cell.moved is cell.replaced else cell.moved.delta(at)
+    replaced = cell.replaced.certified(at)
+    moved = replaced if cell.moved is cell.replaced else cell.moved.certified(at)
     found = of_replaced * replaced + of_moved * moved
     if cell.high < 1.0 and found > cell.high * cell.replaced.local_delta(epsilon):
-        found = min(found, cell.high * cell.replaced.delta(epsilon))
+        found = min(found, cell.high * cell.replaced.certified(epsilon))
     return cell.weight * found

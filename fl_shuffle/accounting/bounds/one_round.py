@@ -1,24 +1,37 @@
 """What the privacy curves of one client in one round have in common (docs/proofs.md, section 5).
 
 delta(eps) <= min over eps' <= eps of min{ delta_local(eps'), every theorem's bound at eps' }.
+
+A theorem's bound chooses constants at every epsilon, so it may jump: its value at a larger epsilon
+may be the larger one. Epsilon at a delta, and delta at an epsilon, are therefore read from one
+curve on one tree of points that the round alone determines: `delta` is the inverse of `epsilon`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fl_shuffle.accounting.engine.monotone_search import crossing
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
-from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU, gaussian_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import require_open_unit, require_real
 
 RUNG = 1.25
-"""A search for an epsilon first goes up in steps of this factor, from the predicted one ..."""
-SEARCH_FROM = 0.01
-"""... or, from the second step on, from this share of the local epsilon if that is more."""
+"""The tree's coarsest points are the powers of this ..."""
+FIRST_DEVIATIONS = 4.5
+"""... the first of them about so many predicted deviations out: a delta of 1e-6 or so ..."""
+LEAST_DEVIATIONS = 0.01
+"""... the least one so far out; zero lies below it ..."""
+LARGEST_RUNG = 60
+"""... and the largest one is this power, 6.5e5: no theorem says anything there."""
+CHORD_EXCESS = 1e-5
+"""A cell is halved until its chord may add no more than this of epsilon, relatively ..."""
+NARROWEST = 1e-6
+"""... or the cell is this narrow, relatively."""
 
 
 class Theorem(NamedTuple):
@@ -35,7 +48,7 @@ class OneRoundCurve(ABC):
 
     def __init__(self) -> None:
         self._seen: dict[float, float] = {}
-        """The points known so far: the bound is their running minimum."""
+        """Values of `certified`."""
 
     @property
     @abstractmethod
@@ -59,31 +72,145 @@ class OneRoundCurve(ABC):
     def _shuffled(self, epsilon: float, local: float) -> float:
         """What the theorems say at `epsilon`, where the local curve is at `local` > 0."""
 
-    def delta(self, epsilon: float) -> float:
-        """The bound at `epsilon` >= 0; never above the local curve."""
+    @property
+    def improves(self) -> bool:
+        """Whether `epsilon` and `delta` ask the theorems, too, or the local curve alone."""
+        return self.credit
+
+    def certified(self, epsilon: float) -> float:
+        """Return the theorems' bound at `epsilon` >= 0 alone; never above the local curve.
+
+        It depends on nothing that was asked before. It may jump up where `epsilon` grows.
+        """
         budget = require_real("epsilon", epsilon, minimum=0.0)
         if budget not in self._seen:
             local = self.local_delta(budget)
             self._seen[budget] = min(local, self._shuffled(budget, local)) if local > 0.0 else 0.0
-        # The true curve is nonincreasing, so an earlier point may say more than this one.
-        return min(value for at, value in self._seen.items() if at <= budget)
+        return self._seen[budget]
 
     def __call__(self, epsilon: float) -> DeltaBound:
-        return DeltaBound(self.delta(epsilon), 0.0)
+        return DeltaBound(self.certified(epsilon), 0.0)
 
-    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> float:
-        """The smallest epsilon found with delta(epsilon) <= `delta`: rounded up; may be infinite.
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest epsilon on the tree's curve at `delta`: rounded up; may be infinite.
 
-        The curve there is within `tolerance` (relative) of the target. Never above the local value.
+        It does not rise with `delta`, and is never above the local value.
+
+        Notes
+        -----
+        Every step down the tree compares one bound with `delta`, at a point that does not depend on
+        `delta`: a larger `delta` never goes right where a smaller one goes left. The way ends in a
+        cell with f(low) > delta >= f(high). The true curve is convex in a = e^eps, so it lies below
+        the chord between any two points on the way. The least of these chords decides in the cell.
         """
         target = require_open_unit("delta", delta)
-        high = self.local_epsilon(target)
-        if not self.credit or high == 0.0 or math.isinf(high):
-            return high
-        # Far out a theorem may say less than nearer by, and what is nearer by holds there, too: the
-        # first rung upwards at which the target is met, not the last.
-        low, rung = 0.0, gaussian_epsilon(target, min(self.predicted_mu, MAX_MU))
-        while rung < high and self.delta(rung) > target:
-            low, rung = rung, max(rung * RUNG, high * SEARCH_FROM)
-        high = min(rung, high)
-        return crossing(self.delta, target, high, minimum=low, tolerance=tolerance)[1]
+        local = self.local_epsilon(target)
+        if not self.improves or local == 0.0 or math.isinf(local):
+            return local
+
+        def enough(point: float) -> bool:
+            return self.local_delta(point) <= target or self.certified(point) <= target
+
+        lows, highs = _sides(self._way(enough))
+        if not highs or min(highs) == 0.0:
+            return min(highs, default=local)
+        found = math.inf
+        for low, high in itertools.product(lows, highs):
+            top, bottom = self.certified(low), self.certified(high)
+            # The chord at a: delta = bottom + (top - bottom) (a_high - a) / (a_high - a_low).
+            share = (target - bottom) / (top - bottom)
+            found = min(found, high + math.log1p(share * math.expm1(low - high)))
+        found = max(found * ROUND_UP, *lows)
+        return min(found, local, *highs)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the smallest delta on the tree's curve at `epsilon` >= 0: rounded up.
+
+        Never above the local curve. Any delta with `epsilon`(delta) <= `epsilon` is at least this,
+        but for rounding.
+
+        Notes
+        -----
+        The search of `epsilon`(delta) ends at or below `epsilon` if, on the way to the cell with
+        `epsilon` in it, a value at or below `epsilon` is at most delta, and so are the values at
+        all points above `epsilon` before that. Or it ends in this cell, where the chords decide.
+        """
+        budget = require_real("epsilon", epsilon, minimum=0.0)
+        local = self.local_delta(budget)
+        if not self.improves or local == 0.0:
+            return local
+        if budget == 0.0:
+            return self.certified(0.0)
+        way = self._way(lambda point: point > budget)
+        least, needed = local, 0.0
+        for point, left in way:
+            value = self.certified(point)
+            if left:
+                needed = max(needed, value)
+            else:
+                least = min(least, max(value, needed))
+        lows, highs = _sides(way)
+        chord = math.inf
+        for low, high in itertools.product(lows or [0.0], highs):
+            top, bottom = self.certified(low), self.certified(high)
+            share = math.expm1(budget - high) / math.expm1(low - high)
+            chord = min(chord, bottom + max(top - bottom, 0.0) * share)
+        return min(least, max(needed, chord * ROUND_UP))
+
+    def _way(self, left: Callable[[float], bool]) -> list[tuple[float, bool]]:
+        """Return the points at which `left` was asked on which side to go on, with its answers.
+
+        It begins near `FIRST_DEVIATIONS`, goes down in growing steps or up in single ones, and
+        halves what is left.
+        """
+        way: list[tuple[float, bool]] = []
+
+        def asked(point: float) -> bool:
+            way.append((point, left(point)))
+            return way[-1][1]
+
+        mu = min(max(self.predicted_mu, 1.0 / MAX_MU), MAX_MU)
+        least = math.floor(math.log(LEAST_DEVIATIONS * mu, RUNG))
+        low = high = min(math.floor(math.log(FIRST_DEVIATIONS * mu, RUNG)), LARGEST_RUNG)
+        if asked(RUNG**low):
+            step = 1
+            while asked(RUNG ** (low := max(high - step, least))):
+                if low == least:
+                    if not asked(0.0):
+                        self._halve(0.0, RUNG**least, asked)
+                    return way
+                high, step = low, 2 * step
+        else:
+            # Far out a theorem may say less than nearer by: no larger steps.
+            while not asked(RUNG ** (high := low + 1)):
+                if (low := high) >= LARGEST_RUNG:
+                    return way
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if asked(RUNG**middle) else (middle, high)
+        self._halve(RUNG**low, RUNG**high, asked)
+        return way
+
+    def _halve(self, low: float, high: float, left: Callable[[float], bool]) -> None:
+        """Go down the tree from the cell between these points, as `left` says."""
+        while not self._is_fine(low, high):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if left(middle) else (middle, high)
+
+    def _is_fine(self, low: float, high: float) -> bool:
+        """Return whether the chord between these points is close enough to the curve.
+
+        Of a curve that falls from delta to delta/r over a width h, as e^(-c eps) does with
+        c = log(r)/h, the chord is at most about log(r)^2/8 above, relatively: that is log(r) h/8 of
+        epsilon.
+        """
+        width, top, bottom = high - low, self.certified(low), self.certified(high)
+        if width <= NARROWEST * high or bottom >= top:
+            return True
+        return bottom > 0.0 and math.log(top / bottom) * width <= 8.0 * CHORD_EXCESS * high
+
+
+def _sides(way: list[tuple[float, bool]]) -> tuple[list[float], list[float]]:
+    """Return the points from which the way goes up, and those from which it goes down."""
+    lows = [point for point, left in way if not left]
+    return lows, [point for point, left in way if left]

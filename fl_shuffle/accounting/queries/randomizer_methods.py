@@ -15,7 +15,6 @@ from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON, LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.queries.guarantees import (
@@ -156,11 +155,7 @@ def profile_guarantee(query: Question) -> Guarantee:
     clients = query.clients or 1
     curve = ProfileCurve(profile, clients)
     if query.rounds == 1:
-        epsilon, delta, _ = solve(
-            curve, math.log(profile.top), epsilon=query.epsilon, delta=query.delta
-        )
-        if query.delta is not None:
-            epsilon = min(epsilon, profile.local_epsilon(query.delta))
+        epsilon, delta = epsilon_and_delta(query, curve.epsilon, curve.delta)
     else:
         pure = profile.beyond == 0.0
         epsilon, delta = over_rounds(query, curve, math.log(profile.top), pure=pure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,8 @@ COSTS = {
 or less.)"""
 LARGEST, SMALLEST = 1e9, 1e-6
 """Nothing beyond is tried: of real numbers, and of counts that have no end of their own."""
+FIRST_AWAY = 1e-4
+"""A value that does not keep the target when it is asked again is moved by this share first."""
 LEAST_DELTA = 1e-300
 """Smallest target delta: the search compares logarithms of deltas, and doubles end near 1e-308."""
 
@@ -40,13 +43,14 @@ LEAST_DELTA = 1e-300
 def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     """The most of `name` (where it costs privacy) or the least that keeps the target.
 
-    The target is `query.epsilon` at `delta`. Returns the value, and the answer there. Where the
-    query names no method, the one is asked that is the smallest proven where the search begins.
-    Raises `NotApplicableError` where no value keeps the target, and `InvalidValueError` for a
-    target that is none.
+    The target is `query.epsilon` at `delta`. Returns the value, and the answer there: asked again
+    with this value, for epsilon at `delta` or for delta at epsilon, the method keeps the target.
+    Where the query names no method, the one is asked that is the smallest proven where the search
+    begins. Raises `NotApplicableError` where no value keeps the target, and `InvalidValueError` for
+    a target that is none.
     """
     require_choice("solve_for", name, COSTS)
-    if query.epsilon is None:
+    if (target := query.epsilon) is None:
         raise InvalidValueError("epsilon", None, "is the target, with delta")
     delta = require_real("delta", delta, minimum=LEAST_DELTA, maximum=1.0, exclusive_maximum=True)
     spec = declare.settings_of(Question)[name]
@@ -61,25 +65,63 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     refusals: list[NotApplicableError] = []
     method = query.method
 
+    def asked(value: float) -> Question:
+        changed: Any = {name: int(value) if whole else value, "method": method}
+        return replace(query, **changed)
+
     def spare(value: float) -> float:
         """How much better than the target the answer is: about linear in the value's logarithm."""
         nonlocal method
-        changed: Any = {name: int(value) if whole else value, "method": method}
-        try:
-            answer = answers[value] = bound(replace(query, **changed))
-        except NotApplicableError as error:
-            refusals.append(error)
-            return -1.0
-        if method is None and answer.delta < 1.0:
-            method = answer.method
-        return _coordinate(answer.delta) - _coordinate(delta)
+        if value not in answers:
+            try:
+                answers[value] = bound(asked(value))
+            except NotApplicableError as error:
+                refusals.append(error)
+                return -1.0
+        if method is None and answers[value].delta < 1.0:
+            method = answers[value].method
+        return _coordinate(answers[value].delta) - _coordinate(delta)
 
     start = _guess(query, name, delta)
     value = furthest(spare, start, least, most, whole=whole, upwards=COSTS[name])
+
+    def keeps(value: float) -> bool:
+        """Whether both questions are answered within the target."""
+        if spare(value) < 0.0:
+            return False
+        return bound(replace(asked(value), epsilon=None, delta=delta)).epsilon <= target
+
+    if value is not None:
+        value = _nearest_kept(keeps, value, least, most, whole=whole, upwards=not COSTS[name])
     if value is None:
         nothing = f"no {name} in [{least:g}, {most:g}] keeps epsilon = {query.epsilon:g} at delta ="
         raise refusals[-1] if refusals else NotApplicableError(f"{nothing} {delta:g}")
     return int(value) if whole else value, answers[value]
+
+
+def _nearest_kept(
+    keeps: Callable[[float], bool],
+    value: float,
+    least: float,
+    most: float,
+    *,
+    whole: bool,
+    upwards: bool,
+) -> float | None:
+    """Return `value`, or the first value in growing steps away from it, that keeps the target.
+
+    `upwards`: more of it costs less. Both questions are asked of one curve, but a search for
+    epsilon ends a little above it, and some curves jump as the value changes. None: none keeps it.
+    """
+    step = FIRST_AWAY
+    while not keeps(value):
+        if value == (most if upwards else least):
+            return None
+        value = value * (1.0 + step) if upwards else value / (1.0 + step)
+        if whole:
+            value = float(math.ceil(value) if upwards else math.floor(value))
+        value, step = min(max(value, least), most), 2.0 * step
+    return value
 
 
 def _coordinate(delta: float) -> float:

@@ -93,7 +93,7 @@ def shuffled_pair(curve: OneRoundCurve, *, per_sd: float = ROUND_NODES_PER_SD) -
     thin_after = max(1, round(ROUND_THIN_SHARE * per_sd))
     thinned = 0
     epsilons = [0.0]
-    deltas = [curve.delta(0.0)]
+    deltas = [curve.certified(0.0)]
     stalled = 0
     while deltas[-1] > ROUND_FLOOR_DELTA and epsilons[-1] < LATTICE_MAX_LOSS - step:
         if epsilons[-1] >= ROUND_NEAR_SDS * mu and step == finest:
@@ -118,7 +118,7 @@ def shuffled_pair(curve: OneRoundCurve, *, per_sd: float = ROUND_NODES_PER_SD) -
         if known < ROUND_ENOUGH_DELTA:
             deltas.append(known)
         else:
-            deltas.append(min(deltas[-1], curve.delta(ahead)))
+            deltas.append(min(deltas[-1], curve.certified(ahead)))
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
         if stalled == ROUND_MAX_STALLED:
             break

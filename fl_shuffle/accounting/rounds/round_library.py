@@ -40,7 +40,7 @@ Spent = Mapping[RoundKind, int]
 
 
 def curve_of(kind: RoundKind) -> OneRoundCurve:
-    """A fresh one-round curve of `kind`: its values depend on what it was asked before."""
+    """A fresh one-round curve of `kind`; its values depend on the kind alone."""
     if isinstance(kind, DeclaredRound):
         return ProfileCurve(profiles.approximate(kind.epsilon0, kind.delta0), kind.others + 1)
     return VectorCurve(kind) if kind.participation == 1.0 else CheckInCurve(kind)

@@ -153,8 +153,8 @@ def test_what_is_said_nearer_by_holds_far_out_too() -> None:
             return super()._shuffled(epsilon, local) if epsilon < 3.8 else local
 
     curve, own = Nearby(kind), VectorCurve(kind).local_epsilon(1e-5)
-    assert Nearby(kind).delta(0.9 * own) > 1e-5 > Nearby(kind).delta(0.5 * own)
-    assert curve.epsilon(1e-5) < 0.5 * own
+    assert Nearby(kind).certified(0.9 * own) > 1e-5 > Nearby(kind).certified(0.5 * own)
+    assert curve.epsilon(1e-5) < 0.5 * own and Nearby(kind).delta(0.9 * own) < 1e-5
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_the_theorem_against_every_data_set(matrix: list[list[float]]) -> None:
     closest = 0.0
     for n in (2, 3, 4):
         curves = {
-            k: SimpleNamespace(delta=worst_curve(matrix, k), local_delta=lambda epsilon: 1.0)
+            k: SimpleNamespace(certified=worst_curve(matrix, k), local_delta=lambda epsilon: 1.0)
             for k in range(1, n + 1)
         }
         for rate, epsilon in product((0.05, 0.3, 0.7, 0.95), (0.0, 0.02, 0.2, 0.6)):
@@ -206,7 +206,7 @@ def test_the_theorem_against_every_data_set(matrix: list[list[float]]) -> None:
             assert truth <= bound * (1.0 + 1e-12) + 1e-15
             closest = max(closest, truth / bound if epsilon > 0.0 and bound > 0.0 else 0.0)
             # Dropping reports of a full shuffle gives this law.
-            assert truth <= curves[n].delta(epsilon) * (1.0 + 1e-12) + 1e-15
+            assert truth <= curves[n].certified(epsilon) * (1.0 + 1e-12) + 1e-15
     assert closest > 0.75
 
 
@@ -214,7 +214,7 @@ def falling(reports: int) -> Any:
     """A curve that falls with the number of reports, as every one does."""
     mu = 2.0 / math.sqrt(reports)
     return SimpleNamespace(
-        delta=lambda epsilon: float(gaussian_profile(epsilon, mu)),
+        certified=lambda epsilon: float(gaussian_profile(epsilon, mu)),
         local_delta=lambda epsilon: float(gaussian_profile(epsilon, 2.0)),
     )
 

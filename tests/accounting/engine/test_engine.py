@@ -399,7 +399,7 @@ def test_rounds_of_a_curve_with_kinks_against_enumeration(seed: int) -> None:
     p = np.random.default_rng(seed).dirichlet(np.full(5, 4.0))
     losses = np.log(p / p[::-1])
     curve = SimpleNamespace(predicted_mu=math.sqrt(float(p @ losses**2)))
-    curve.delta = curve.local_delta = lambda epsilon: composed([(losses, p)], epsilon)
+    curve.certified = curve.local_delta = lambda epsilon: composed([(losses, p)], epsilon)
     whole = Composition([(shuffled_pair(curve), 3)])  # type: ignore[arg-type]
     places = np.unique([sum(each) for each in product(losses, repeat=3)])
     for epsilon in np.concatenate([places, 0.5 * (places[1:] + places[:-1])]).tolist():

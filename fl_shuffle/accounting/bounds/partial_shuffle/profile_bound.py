@@ -163,13 +163,17 @@ class ProfileCurve(OneRoundCurve):
         return profile_delta(self.profile, self._others, epsilon)
 
     @property
+    def improves(self) -> bool:
+        return self._others >= CONVEX_ORDER_MIN_OTHERS
+
+    @property
     def credit(self) -> bool:
-        return self._others >= CONVEX_ORDER_MIN_OTHERS and self.delta(
+        return self.improves and self.certified(0.0) < PARTIAL_SHUFFLE_MAX_SHARE * self.local_delta(
             0.0
-        ) < PARTIAL_SHUFFLE_MAX_SHARE * self.local_delta(0.0)
+        )
 
     @property
     def predicted_mu(self) -> float:
         """The Gaussian-DP parameter with the same delta(0): not a bound, only a scale."""
         low, high = PROFILE_PREDICTED_DELTAS
-        return gaussian_mu(0.0, min(max(self.delta(0.0), low), high))
+        return gaussian_mu(0.0, min(max(self.certified(0.0), low), high))
