@@ -54,7 +54,7 @@ LEAST_ORDER = 1.0 + 2.0**-14
 EXACT_ATOMS = 1_000_000
 """Up to this many outcomes every one is kept."""
 CELL_ATOMS = 3_000_000
-"""Above, numbers of reports are gathered in cells that together have about this many outcomes ..."""
+"""Above, numbers of reports are gathered in cells, together of about this many outcomes ..."""
 NODES_PER_DEVIATION = 500.0
 """... and outcomes on a grid with this many points per standard deviation of t: a split point adds
 at most its squared spacing over four to E t^2, a relative 1e-6."""
@@ -72,7 +72,7 @@ ROUND_OFF_UP = 1.0 + 1e-10
 SPARE = 20.0
 """Numbers of reports are dropped this much further out, in logarithms: there are many of them."""
 SMALLEST_EPSILON0, TINY = 1e-100, 1e-300
-"""Below this epsilon0 squares underflow: a bound in closed form takes over, plus what underflows."""
+"""Below this epsilon0 squares underflow: a closed form takes over, plus what may underflow."""
 LOG_TWO = math.log(2.0)
 
 
@@ -345,7 +345,7 @@ def rdp_epsilon(order: float, divergence: float, delta: float) -> float:
 
 
 def rdp_delta(order: float, divergence: float, epsilon: float) -> float:
-    """Return the delta at `epsilon` that a Renyi divergence of this order implies (`CONVERSION`)."""
+    """Return the delta at `epsilon` that a divergence of this order implies (`CONVERSION`)."""
     log_delta = (order - 1.0) * (divergence - epsilon) - math.log(order - 1.0)
     return math.exp(min(0.0, log_delta + order * math.log1p(-1.0 / order)))
 

@@ -128,7 +128,7 @@ def _converted(query: Question, bound: _Bound) -> Guarantee:
 
 
 def rdp_guarantee(query: Question) -> Guarantee:
-    """The guarantee of any pure randomizer that all clients share, by the divergence of its pair."""
+    """The guarantee of any pure randomizer that all clients share, by its pair's divergence."""
     epsilon0, clients = pure_batch(query)
     source = "Chen, Cao, Ge 2024 (ICASSP), Corollary 1 for the pair of its Proposition 1"
     divergence = clone_renyi(epsilon0, clients).divergence

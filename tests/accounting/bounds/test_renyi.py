@@ -169,7 +169,7 @@ def test_girgis_bounds_enclose_the_divergence() -> None:
 
 
 def test_conversion_of_gaussian_noise_is_above_its_delta() -> None:
-    """D = order mu^2/2: never below the exact delta, and at the best order within a factor of 20."""
+    """D = order mu^2/2: never below the exact delta, at the best order within a factor of 20."""
     mu, epsilon = 0.5, 1.5
     exact = gaussian_delta(epsilon, mu)
     deltas = [rdp_delta(order, 0.5 * order * mu**2, epsilon) for order in np.linspace(1.1, 40, 300)]
