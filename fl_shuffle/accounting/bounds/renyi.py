@@ -316,9 +316,10 @@ def _on_grid(
             with np.errstate(over="ignore", invalid="ignore"):
                 lower_part = (1.0 - upper) * np.exp(mass + logs + offset[place])
                 upper_part = upper * np.exp(mass + logs + offset[place + 1])
-            part += np.bincount(place, lower_part, t.size)
-            part += np.bincount(place + 1, upper_part, t.size)
-        total += part * math.exp(-inside)
+                part += np.bincount(place, lower_part, t.size)
+                part += np.bincount(place + 1, upper_part, t.size)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total += part * math.exp(-inside)
     # What overflowed is infinite, and so is the divergence that is then not used.
     total[~(total < np.inf)] = np.inf
     with np.errstate(divide="ignore"):

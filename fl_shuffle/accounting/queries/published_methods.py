@@ -41,6 +41,9 @@ from fl_shuffle.accounting.queries.randomizer_methods import blanket_guarantee
 from fl_shuffle.accounting.queries.renyi_methods import published_batch, require_several
 from fl_shuffle.errors import NotApplicableError
 
+LARGEST_EPSILON0 = 100.0
+"""Tail bounds square e^epsilon0: from here on doubles would overflow."""
+
 
 def gdp_guarantee(query: Question) -> Guarantee:
     epsilon0, clients = published_batch(query)
@@ -177,6 +180,10 @@ def _moments_guarantee(query: Question, formula: Formula, name: str) -> Guarante
     """Balle et al.'s tail bound for the query's randomizer, or for any."""
     require_one_round(query)
     epsilon0, clients = published_batch(query)
+    if epsilon0 > LARGEST_EPSILON0:
+        raise NotApplicableError(
+            f"{query.method} is evaluated for epsilon0 <= {LARGEST_EPSILON0:g}, got {epsilon0:g}"
+        )
     named = query.randomizer is not None or bool(query.matrix)
     randomizer = make_randomizer(query, epsilon0) if named else None
     local = epsilon0 if randomizer is None else randomizer.local_epsilon

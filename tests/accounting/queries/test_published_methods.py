@@ -83,6 +83,22 @@ def test_personal_budgets_are_taken_where_the_paper_has_them() -> None:
     )
 
 
+@pytest.mark.parametrize(("method", "randomizer"), [("gspa-finite", None), ("blanket", "laplace")])
+def test_personal_budgets_that_hide_fully_are_answered(method: str, randomizer: str | None) -> None:
+    """A mass that round-off moves above one ended in a traceback."""
+    budgets = [(1e-300, 0.0, 10), (200.0, 0.0, 10)]
+    answer = fs.bound(budgets=budgets, delta=1e-6, method=method, randomizer=randomizer)
+    assert 0.0 < answer.epsilon <= 200.0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("clients", [10**8, 10**12])
+def test_rdp_of_very_many_clients_is_near_clone(clients: int) -> None:
+    asked: dict[str, Any] = {"epsilon0": 1.0, "clients": clients, "delta": 1e-9}
+    exact, answer = (fs.bound(**asked, method=name).epsilon for name in ("clone", "rdp"))
+    assert exact < answer < 1.3 * exact
+
+
 def test_girgis_lower_is_below_what_binary_response_loses() -> None:
     asked: dict[str, Any] = {"epsilon0": 1.0, "clients": 10_000, "delta": 1e-6}
     lower = fs.bound(**asked, method="girgis-lower")
@@ -133,6 +149,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "erlingsson2019", "delta": 0.01}, "delta < 0.01"),
     ({"method": "feldman2022", "clients": 100}, "epsilon0 <= ln"),
     ({"method": "hoeffding", "rounds": 2}, "one round"),
+    ({"method": "bennett", "epsilon0": 150.0}, "epsilon0 <= 100"),
+    ({"method": "gdp", "epsilon0": 1e-7}, "epsilon0 >= 1e-06"),
     ({"method": "liu2023", "rounds": 2}, "one round"),
     ({"method": "girgis-lower", "randomizer": "krr", "k": 3}, "binary randomized response"),
 ]  # fmt: skip
