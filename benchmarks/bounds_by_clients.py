@@ -4,7 +4,7 @@
 
 draws the figure, of the numbers that stand in tests/golden/epsilons.json (`scripts/generate
 --epsilons` works them out). They are the tool's own `bound`, and formulas of papers
-(`benchmarks.reproduction.published`); the one whose proof is withdrawn is computed here.
+(`fl_shuffle.accounting.bounds.published`); the one whose proof is withdrawn is computed here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.reproduction.published import bennett_delta, feldman2022_epsilon, moments_epsilon
 from benchmarks.turns import ROOT
 from fl_shuffle.accounting.bounds.clones import clone_curve
+from fl_shuffle.accounting.bounds.published import (
+    bennett_delta,
+    feldman2022_epsilon,
+    moments_epsilon,
+)
 from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question

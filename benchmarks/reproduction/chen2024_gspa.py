@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
-from benchmarks.reproduction.published import (
-    echo_epsilon,
-    feldman2022_epsilon,
-    gspa_exact_curve,
-)
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.published import (
+    echo_epsilon,
+    erlingsson2019_epsilon,
+    feldman2022_epsilon,
+    gspa_exact_curve,
+)
 from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
 from fl_shuffle.accounting.queries.methods import bound
@@ -69,7 +70,7 @@ def bounds_at(epsilon0: NDArray[np.float64], repeats: int, delta: float) -> dict
     top = float(epsilon0.max())
     personal = Question(budgets=budgets, delta=delta)
     return {
-        ERLINGSSON: 12.0 * top * math.sqrt(math.log(1.0 / delta) / clients),
+        ERLINGSSON: erlingsson2019_epsilon(top, clients, delta),
         FELDMAN: _feldman(top, clients, delta),
         ECHO: echo_epsilon(budgets, delta),
         GSPA: bound(replace(personal, method="gspa")).epsilon,

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
-from benchmarks.reproduction.published import (
+from fl_shuffle.accounting.bounds.published import (
     chen2024_rdp,
-    clone_rdp,
     girgis_lower_rdp,
     girgis_simple_rdp,
     girgis_upper_rdp,
 )
+from fl_shuffle.accounting.bounds.renyi import clone_renyi
 
 EQUATION_8 = "Girgis et al. 2021, equation (8) of the paper (proven)"
 UPPER = "Girgis et al. 2021, smallest upper bound (proven)"
@@ -72,7 +72,7 @@ def row(clients: int, epsilon0: float, order: int) -> dict[str, Any]:
         EQUATION_8: girgis_simple_rdp(epsilon0, clients, order),
         UPPER: girgis_upper_rdp(epsilon0, clients, order),
         CLAIMED: chen2024_rdp(epsilon0, clients, order),
-        EXACT: clone_rdp(epsilon0, clients, order),
+        EXACT: clone_renyi(epsilon0, clients).divergence(order),
         PRINTED: printed_pair_rdp(epsilon0, clients, order),
         LOWER: girgis_lower_rdp(epsilon0, clients, order),
     }

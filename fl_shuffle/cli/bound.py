@@ -9,7 +9,7 @@ from typing import Any
 
 from fl_shuffle import declare
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
-from fl_shuffle.accounting.guarantee import Guarantee, ratio_line
+from fl_shuffle.accounting.guarantee import Guarantee, Status, ratio_line
 from fl_shuffle.accounting.queries.methods import (
     asked_number,
     bound,
@@ -27,6 +27,13 @@ from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, re
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.formats import aligned
 from fl_shuffle.run_words import tell
+
+HEADINGS = {
+    Status.PROVEN: "proven",
+    Status.AS_PUBLISHED: "as published (no guarantee)",
+    Status.LOWER_BOUND: "lower bounds",
+}
+"""What answers stand under with --all, in this order."""
 
 
 def run(arguments: Namespace) -> int:
@@ -110,6 +117,10 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
     lines = [] if ratio is None else [ratio_line(ratio)]
     if "epsilon_add_remove" in answer.details:
         lines.append(f"epsilon {answer.details['epsilon_add_remove']:.6g}: {ADD_REMOVE_WORDS}")
+    if "order" in answer.details:
+        lines.append(
+            f"Renyi divergence {answer.details['rdp']:.6g} at order {answer.details['order']:.6g}"
+        )
     if answer.details.get("shuffling_helps") is False:
         lines.append(
             "shuffling adds nothing here: a client's own noise hides it better than others"
@@ -159,26 +170,33 @@ def _all(query: Question, arguments: Namespace) -> Said:
         reasons = "; ".join(f"{name}: {error}" for name, error in refusals.items())
         raise ConfigError(f"no bound applies to this query. {reasons}")
     ratio = proven_over_lower(query, results)
-    why = [_proofs(), *(f"{name}: not applicable: {text}" for name, text in refusals.items())]
     chosen = results.get("sum", next(iter(results.values())))
-    lines = [*_table(query, results), "", f"{chosen.method}:", *_remarks(chosen, ratio)]
+    refused = [f"  {name}: {text}" for name, text in refusals.items()]
+    lines = [
+        *_table(query, results),
+        *(["", "does not apply", *refused] if refused else []),
+        *["", f"{chosen.method}:", *_remarks(chosen, ratio)],
+        *([_proofs()] if arguments.why else []),
+    ]
     found = [value.to_dict() for value in results.values()]
-    return {"results": found, "not_applicable": refusals, "proven_over_lower": ratio}, [
-        *lines, *(why if arguments.why else [])
-    ]  # fmt: skip
+    return {"results": found, "not_applicable": refusals, "proven_over_lower": ratio}, lines
 
 
 def _table(query: Question, results: dict[str, Guarantee]) -> list[str]:
-    """What is asked, and a line for each answer; where it stands follows last, in any width."""
+    """What is asked, and under a heading for each status a line for each answer."""
     asked, given = ("epsilon", "delta") if query.epsilon is None else ("delta", "epsilon")
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
     reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"
-    rows = [["method", asked, "status"]]
-    for name, value in results.items():
-        rows.append([name, f"{asked_number(query, value):.6g}", str(value.status)])
-    sources = ["source", *(value.source for value in results.values())]
-    return [
+    lines = [
         f"{query.clients} {reports}, {given} = {getattr(query, given):g}{rounds}: {asked} "
-        "(only proven upper bounds may be published as guarantees)",
-        *(f"{line}  {source}" for line, source in zip(aligned(rows), sources, strict=True)),
+        "(only proven upper bounds may be published as guarantees)"
     ]
+    # Columns have one width under all headings; the source comes last, in any width.
+    rows = [[name, f"{asked_number(query, each):.6g}"] for name, each in results.items()]
+    shown = dict(zip(results, aligned([["method", asked], *rows])[1:], strict=True))
+    for status, heading in HEADINGS.items():
+        found = [name for name, each in results.items() if each.status is status]
+        if found:
+            lines += ["", heading]
+            lines += [f"  {shown[name]}  {results[name].source}" for name in found]
+    return lines

@@ -217,7 +217,7 @@ def bound(parser: Parser) -> None:
     grid = "with CONFIG: what each of these values would gain and lose; may be repeated"
     repeated(parser, "--grid", "SECTION.KEY=VALUE,...", grid)
     overrides(parser)
-    adversary, asks = ("release", "assumed_honest"), ("delta", "epsilon", "method")
+    adversary, asks = ("release", "assumed_honest"), ("delta", "epsilon", "method", "order")
     names = [each for each in declare.settings_of(Question) if each not in adversary + asks]
     declare.add_options(parser.add_argument_group("reports"), Question, names=names)
     declare.add_options(parser.add_argument_group("adversary"), Question, names=adversary)
@@ -229,8 +229,8 @@ def bound(parser: Parser) -> None:
         "and --epsilon: of rounds, reports-per-round, epsilon0 or clients"
     )
     option(asked, "--solve-for", "NAME", solved)
-    flag(asked, "--all", "every bound that applies, proven ones first")
-    flag(asked, "--why", "where proofs are; with --all: why others do not apply")
+    flag(asked, "--all", "every bound by its status, and why others do not apply")
+    flag(asked, "--why", "where proofs are")
     option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
     flag(output, "--json", "print exactly one JSON object")
 

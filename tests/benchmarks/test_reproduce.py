@@ -29,10 +29,10 @@ from benchmarks.reproduction import (
     training,
     training_runs,
 )
-from benchmarks.reproduction.published import gspa_exact_curve
 from benchmarks.tables import read_csv, write_csv
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.published import gspa_exact_curve
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.errors import NotApplicableError
 from tests.oracles import clone_pair, hockey_stick, krr_matrix, worst_delta

@@ -136,7 +136,8 @@ class ExplicitCounts(TiltedCounts):
 
     def __init__(self, gammas: FloatArray, counts: FloatArray, moment: TiltedMoments) -> None:
         super().__init__(gammas, counts, moment)
-        masses = self.masses
+        # Round-off can move a mass of one above it; a smaller mass never hides better.
+        masses = np.minimum(self.masses, 1.0)
         window = 20.0 * math.sqrt(float(np.sum(counts * masses * (1.0 - masses))))
         self._step = max(1, math.ceil(window / MOST_TERMS))
         lost = 0.0 if self._step == 1 else 2.0 * counts.size * self._step

@@ -29,7 +29,8 @@ class Method:
     `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
     it knows that clients may be absent in secret. `sees` names what its adversary sees: `any` for
     bounds on all reports, which also hold where only their sum leaves; `reports` for attacks on
-    single reports; `sum` for what needs sums.
+    single reports; `sum` for what needs sums. `headline`: it is asked for the smallest proven
+    bound, or named where there is none. `orders`: it takes an order.
     """
 
     name: str
@@ -38,6 +39,8 @@ class Method:
     of_records: bool = False
     absence: bool = False
     sees: str = "any"
+    headline: bool = True
+    orders: bool = False
 
 
 def answer_to(

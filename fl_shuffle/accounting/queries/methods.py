@@ -12,8 +12,10 @@ from dataclasses import replace
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
 from fl_shuffle.accounting.queries.fixed_sample import fixed_sample_guarantee
 from fl_shuffle.accounting.queries.guarantees import Method
+from fl_shuffle.accounting.queries.published_methods import PUBLISHED_METHODS
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.randomizer_methods import BLANKET, CLONE, GSPA, LOWER, PROFILE
+from fl_shuffle.accounting.queries.renyi_methods import RENYI_METHODS
 from fl_shuffle.accounting.queries.sum_methods import SUM, SUM_ATTACK
 from fl_shuffle.accounting.queries.vector_methods import ATTACK, PROVEN
 from fl_shuffle.errors import (
@@ -32,9 +34,12 @@ def bound(query: Question) -> Guarantee:
     state nothing true. Published formulas are still printed as what they are.
     """
     if query.method is None:
+        _require_no_order(query, "the smallest proven bound")
         return _smallest_proven(query)
     require_choice("method", query.method, METHODS)
     method = METHODS[query.method]
+    if not method.orders:
+        _require_no_order(query, query.method)
     if query.participation < 1.0 and not method.absence:
         raise NotApplicableError(
             f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
@@ -73,6 +78,15 @@ def _smallest_proven(query: Question) -> Guarantee:
     )
 
 
+def _require_no_order(query: Question, asked: str) -> None:
+    if query.order is not None:
+        names = ", ".join(name for name, method in METHODS.items() if method.orders)
+        raise NotApplicableError(
+            f"order = {query.order:g} has no effect on {asked}: leave it out, or name a method "
+            f"that takes one ({names})"
+        )
+
+
 def _require_release(query: Question, method: Method) -> None:
     """Raise `NotApplicableError` where what is released is not what the method is about."""
     if method.sees not in ("any", query.release):
@@ -91,10 +105,14 @@ def _require_release(query: Question, method: Method) -> None:
 def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
-    Order: proven upper bounds from small to large, then published ones, then lower
-    bounds (where `lower` asks for them), then those that do not apply.
+    Order: proven upper bounds from small to large, then published ones, then lower bounds, then
+    those that do not apply. Without `lower` only the methods that a headline can come from.
     """
-    names = [name for name in METHODS if lower or name not in LOWER_METHODS]
+    names = [
+        name
+        for name, method in METHODS.items()
+        if lower or (method.headline and name not in LOWER_METHODS)
+    ]
     return dict(sorted(_answers(query, names).items(), key=lambda item: _rank(query, item[1])))
 
 
@@ -102,7 +120,8 @@ def _answers(query: Question, names: Iterable[str]) -> dict[str, Guarantee | FlS
     answers: dict[str, Guarantee | FlShuffleError] = {}
     for name in names:
         try:
-            answers[name] = bound(replace(query, method=name))
+            order = query.order if METHODS[name].orders else None
+            answers[name] = bound(replace(query, method=name, order=order))
         except FlShuffleError as refusal:
             answers[name] = refusal
     return answers
@@ -142,6 +161,18 @@ def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, floa
 
 METHODS = {
     method.name: method
-    for method in (PROVEN, SUM, BLANKET, CLONE, PROFILE, GSPA, LOWER, ATTACK, SUM_ATTACK)
+    for method in (
+        PROVEN,
+        SUM,
+        BLANKET,
+        CLONE,
+        PROFILE,
+        GSPA,
+        *RENYI_METHODS,
+        *PUBLISHED_METHODS,
+        LOWER,
+        ATTACK,
+        SUM_ATTACK,
+    )
 }
 """Each stands beside its theorem's conditions, where it answers."""

@@ -14,6 +14,7 @@ from fl_shuffle.accounting.bounds.sum_release.honest import require_honest
 from fl_shuffle.accounting.limits import (
     MAX_CLIENTS,
     MAX_EPSILON0,
+    MAX_ORDER,
     MAX_ROUNDS,
     MIN_DELTA,
     MIN_PARTICIPATION,
@@ -187,6 +188,8 @@ class Question:
     """with release sum: the noise of so many reports, or of this share, counts (all)"""
     budgets: Budgets = setting((), read=_budgets, metavar="FILE.csv")
     """personal budgets: client_id,epsilon,delta"""
+    order: float | None = setting(None, above=1.0, high=MAX_ORDER, metavar="X")
+    """Renyi order of the methods that use one; left out: the best one"""
     method: str | None = setting(None, metavar="NAME")
     """which bound; left out: the smallest proven one (--all lists them)"""
 

@@ -1,7 +1,8 @@
-"""Amplification bounds as their papers print them: what the accountant's own are drawn beside.
+"""Amplification bounds as their papers print them, for comparison with the accountant's own.
 
-None is smaller than a method of the tool that is proven for the same question, and some are no
-bounds at all (docs/errata.md); so nobody is offered them as answers. Replace-one, nats.
+No bound here is called proven: some are asymptotic, some fail (docs/errata.md), and the others are
+reproduced without their proofs. `girgis_lower_rdp` is a lower bound. Each docstring names the
+source. Neighbors: replace-one. Units: nats.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
-from scipy.stats import binom
 
 from fl_shuffle.accounting.bounds.clones import clone_law
 from fl_shuffle.accounting.bounds.gspa import gspa_shares
@@ -22,9 +22,24 @@ from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
 from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.accounting.limits import MIN_DELTA
+from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
 from fl_shuffle.errors import NotApplicableError
 
 # --- Closed forms ------------------------------------------------------------------------------
+
+ERLINGSSON_CLIENTS, ERLINGSSON_EPSILON0, ERLINGSSON_DELTA = 1000, 0.5, 0.01
+"""Theorem 7 of Erlingsson et al. 2019 is stated for this many clients, and below these budgets."""
+
+
+def erlingsson2019_epsilon(epsilon0: float, clients: int, delta: float) -> float:
+    """12 eps0 sqrt(log(1/delta)/n): Erlingsson et al. 2019, Theorem 7, its condition unchecked."""
+    return 12.0 * epsilon0 * math.sqrt(math.log(1.0 / delta) / clients)
+
+
+def chen2024_mu(epsilon0: float, clients: int) -> float:
+    """2 e^(eps0/2)/sqrt(n - 1): Chen, Cao and Ge 2024 (ICASSP), Theorem 2; asymptotic."""
+    return 2.0 * math.exp(0.5 * epsilon0) / math.sqrt(clients - 1)
 
 
 def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
@@ -34,6 +49,17 @@ def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     high = math.exp(epsilon0)
     spread = 8.0 * math.sqrt(high * math.log(4.0 / delta) / clients) + 8.0 * high / clients
     return math.log1p(math.tanh(0.5 * epsilon0) * spread)
+
+
+def closed_form_delta(epsilon_at: Callable[[float], float], epsilon: float) -> float:
+    """Return the delta at which a closed form, which falls with delta, says `epsilon`."""
+    low, high = math.log(MIN_DELTA), 0.0
+    if epsilon_at(MIN_DELTA) <= epsilon:
+        return MIN_DELTA
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if epsilon_at(math.exp(middle)) <= epsilon else (middle, high)
+    return math.exp(high)
 
 
 def echo_sum(budgets: Sequence[LocalBudget]) -> float:
@@ -142,17 +168,18 @@ def _averaged(front: float, rate: float, moments: BlanketMoments, n: int) -> flo
     return min(1.0, front / (gamma * n) * hit * (1.0 + 1e-9) + moments.exposed)
 
 
-def moments_epsilon(
-    formula: Callable[[BlanketMoments, int, float], float],
-    epsilon0: float,
-    clients: int,
-    delta: float,
-    randomizer: Randomizer | None = None,
-) -> float:
-    """Epsilon at `delta` of `hoeffding_delta` or `bennett_delta`; without a randomizer, of any."""
+Formula = Callable[[BlanketMoments, int, float], float]
+
+
+def moments_curve(
+    formula: Formula, epsilon0: float, clients: int, randomizer: Randomizer | None = None
+) -> Curve:
+    """delta(epsilon) of `hoeffding_delta` or `bennett_delta`; without a randomizer, of any."""
     cases = () if randomizer is None else randomizer.cases()
 
     def curve(epsilon: float) -> DeltaBound:
+        if epsilon >= epsilon0:
+            return DeltaBound(0.0, 0.0)
         moments = [
             BlanketMoments.of_law(law, case.blanket_mass, case.exposed(epsilon))
             for case in cases
@@ -160,27 +187,22 @@ def moments_epsilon(
         ] or [BlanketMoments.generic(epsilon0, epsilon)]
         return DeltaBound(max(formula(each, clients, epsilon) for each in moments), 0.0)
 
+    return curve
+
+
+def moments_epsilon(
+    formula: Formula,
+    epsilon0: float,
+    clients: int,
+    delta: float,
+    randomizer: Randomizer | None = None,
+) -> float:
+    """Epsilon at `delta` of `moments_curve`."""
+    curve = moments_curve(formula, epsilon0, clients, randomizer)
     return solve(curve, epsilon0, epsilon=None, delta=delta).epsilon
 
 
 # --- Renyi divergences --------------------------------------------------------------------------
-
-
-def clone_rdp(epsilon0: float, clients: int, order: float) -> float:
-    """The Renyi divergence of the clone pair, by its double sum (up to some 10,000 clients)."""
-    v = np.arange(clients)
-    log_weights = binom.logpmf(v, clients - 1, math.exp(-epsilon0))
-    kept = log_weights > log_weights.max() - 60.0 - epsilon0 * (order - 1.0)
-    high = 1.0 / (1.0 + math.exp(-epsilon0))
-    moment = 0.0
-    for clones, log_weight in zip(v[kept].tolist(), log_weights[kept].tolist(), strict=True):
-        coins = np.arange(clones + 2.0)
-        x = coins / (clones + 1.0)
-        first = np.log(2.0 * (high * x + (1.0 - high) * (1.0 - x)))
-        second = np.log(2.0 * ((1.0 - high) * x + high * (1.0 - x)))
-        excess = np.expm1(order * (first - second) + second)
-        moment += math.exp(log_weight) * float(binom.pmf(coins, clones + 1, 0.5) @ excess)
-    return math.log1p(moment) / (order - 1.0)
 
 
 def girgis_simple_rdp(epsilon0: float, clients: int, order: int) -> float:
@@ -217,5 +239,47 @@ def girgis_lower_rdp(epsilon0: float, clients: int, order: int) -> float:
 
 
 def chen2024_rdp(epsilon0: float, clients: int, order: float) -> float:
-    """2 e^eps0 order/(n - 1): Chen, Cao and Ge 2024, Corollary 2; asymptotic."""
+    """2 e^eps0 order/(n - 1): Chen, Cao and Ge 2024 (ICASSP), Corollary 2; asymptotic."""
     return 2.0 * math.exp(epsilon0) * order / (clients - 1)
+
+
+REACHED_ROUND_OFF = 1e-13
+"""Logarithms of sums of four terms whose total is about one lose less."""
+
+
+def reached_epsilon(epsilon0: float, order: float, divergence: float, delta: float) -> float:
+    """Return a lower bound on epsilon at `delta` where a Renyi divergence is at least this large.
+
+    Suppose that both directions are within (epsilon, delta) and that no loss exceeds eps0. The
+    hockey-stick curve is convex in a = e^eps', is delta at a = e^epsilon and 0 at e^eps0, and lies
+    below the curve of any (epsilon, delta) mechanism (Kairouz, Oh, Viswanath 2015). The curve that
+    these limits allow at most belongs to the pair with losses -eps0, -epsilon, epsilon, eps0, and
+    the pair with the larger curve has the larger divergence. If its divergence is below
+    `divergence`, then (epsilon, delta) cannot hold.
+    """
+
+    def most(epsilon: float) -> float:
+        """log E (P/Q)^order of that pair."""
+        outer = delta / (math.exp(epsilon0) - math.exp(epsilon))
+        inner = (1.0 - delta) / (1.0 + math.exp(epsilon)) - outer
+        if inner < 0.0:
+            return math.inf
+        with np.errstate(divide="ignore"):
+            masses = np.log([outer, inner, inner, outer])
+        losses = np.array([epsilon0, epsilon, -epsilon, -epsilon0])
+        # Of the mirrored outcomes Q has e^loss times the mass.
+        logs = masses + np.array([0.0, 0.0, epsilon, epsilon0]) + order * losses
+        return float(np.logaddexp.reduce(logs))
+
+    target = (order - 1.0) * divergence * ROUND_DOWN
+    if most(0.0) * ROUND_UP + REACHED_ROUND_OFF >= target:
+        return 0.0
+    low, high = 0.0, epsilon0 * (1.0 - 1e-9)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (
+            (middle, high)
+            if most(middle) * ROUND_UP + REACHED_ROUND_OFF < target
+            else (low, middle)
+        )
+    return low
