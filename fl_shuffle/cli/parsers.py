@@ -134,7 +134,9 @@ def overrides(parser: Parser, sections: Iterable[str] = ()) -> None:
 def new(parser: Parser) -> None:
     """Write a Flower app of your own that runs: apps, configuration, budgets, a test."""
     option(parser, "name", "NAME", "the new folder, and its package's name")
-    flag(parser, "--deploy", "add a script that deploys it on this machine, stops and resumes a run")
+    flag(
+        parser, "--deploy", "add a script that deploys it on this machine, stops and resumes a run"
+    )
 
 
 def simulate(parser: Parser) -> None:
@@ -229,8 +231,15 @@ def bound(parser: Parser) -> None:
         "and --epsilon: of rounds, reports-per-round, epsilon0 or clients"
     )
     option(asked, "--solve-for", "NAME", solved)
+    over = "this number at many values: FIRST:LAST:COUNT (1e3:1e5:100) or a list (10,20,50); "
+    over += "--method A,B or --all: several methods"
+    option(asked, "--over", "NAME=VALUES", over)
+    lines = "one question a line (a JSON object) in, one answer a line out; - is standard input"
+    option(asked, "--jsonl", "FILE|-", lines)
     flag(asked, "--all", "every bound that applies, proven ones first")
     flag(asked, "--why", "where proofs are; with --all: why others do not apply")
+    plot = "with --over: draw them, as PNG, SVG or PDF, or write their numbers as CSV"
+    option(output, "--plot", "FILE", plot)
     option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
     flag(output, "--json", "print exactly one JSON object")
 
