@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.reproduction.composed import JointComposition, ParallelComposition
 from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.published import bennett_delta, hoeffding_delta, moments_epsilon
+from fl_shuffle.accounting.laws.composed import JointComposition, ParallelComposition
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, Randomizer
 from fl_shuffle.accounting.laws.frequency_oracles import (

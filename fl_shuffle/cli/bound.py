@@ -38,6 +38,17 @@ HEADINGS = {
 
 def run(arguments: Namespace) -> int:
     values = declare.given(arguments, Question)
+    if arguments.jsonl is not None:
+        from fl_shuffle.cli.bound_lines import answer_lines
+
+        return answer_lines(arguments, values)
+    if arguments.over is not None:
+        from fl_shuffle.cli.bound_curve import curves_over
+
+        show(curves_over(arguments, values), as_json=arguments.json)
+        return 0
+    if arguments.plot is not None:
+        raise ConfigError("--plot needs --over, the number on the horizontal axis")
     solved = (arguments.solve_for or "").replace("-", "_")
     if arguments.config is not None:
         answer = _configured(arguments, values, solved)

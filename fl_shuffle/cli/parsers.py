@@ -229,8 +229,15 @@ def bound(parser: Parser) -> None:
         "and --epsilon: of rounds, reports-per-round, epsilon0 or clients"
     )
     option(asked, "--solve-for", "NAME", solved)
+    over = "this number at many values: FIRST:LAST:COUNT (1e3:1e5:100) or a list (10,20,50); "
+    over += "--method A,B or --all: several methods"
+    option(asked, "--over", "NAME=VALUES", over)
+    lines = "one question a line (a JSON object) in, one answer a line out; - is standard input"
+    option(asked, "--jsonl", "FILE|-", lines)
     flag(asked, "--all", "every bound by its status, and why others do not apply")
     flag(asked, "--why", "where proofs are")
+    plot = "with --over: draw them, as PNG, SVG or PDF, or write their numbers as CSV"
+    option(output, "--plot", "FILE", plot)
     option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
     flag(output, "--json", "print exactly one JSON object")
 

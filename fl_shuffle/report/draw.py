@@ -62,6 +62,11 @@ STROKES: Final = {
     "accuracy": Stroke("proven"),
     "guessing": Stroke("quiet", width=1.0),
     **{f"run-{n}": Stroke(_RUNS[n], _DASHES[n % len(_DASHES)]) for n in range(STYLES)},
+    **{
+        f"{word}-{n}": Stroke(_RUNS[n], dashes)
+        for word, dashes in (("proven", ()), ("published", DASHED), ("lower", DOTTED))
+        for n in range(STYLES)
+    },
 }
 """Kind of a line -> its stroke: solid ones are guarantees, dashed ones published formulas that are
 none, dotted ones what an attack reaches."""

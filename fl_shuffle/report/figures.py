@@ -53,7 +53,8 @@ COINCIDENT = 0.01
 class Line:
     """Points [k] of one line; `spread` [k] is one sample standard deviation of y, if it has one.
 
-    `kind` is the column whose colour and dashes it has, or `run-0`, `run-1`, ... for runs.
+    `kind` is the column whose colour and dashes it has, `run-0`, `run-1`, ... for runs, or
+    `proven-0`, `published-0`, `lower-0`, ... for methods.
     """
 
     kind: str

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
 from fl_shuffle.accounting.queries.fixed_sample import fixed_sample_guarantee
 from fl_shuffle.accounting.queries.guarantees import Method
 from fl_shuffle.accounting.queries.published_methods import PUBLISHED_METHODS
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.question import MAX_EPSILON, Question
 from fl_shuffle.accounting.queries.randomizer_methods import BLANKET, CLONE, GSPA, LOWER, PROFILE
 from fl_shuffle.accounting.queries.renyi_methods import RENYI_METHODS
 from fl_shuffle.accounting.queries.sum_methods import SUM, SUM_ATTACK
@@ -61,10 +62,23 @@ def bound(query: Question) -> Guarantee:
 
 def _smallest_proven(query: Question) -> Guarantee:
     """Raises `NotApplicableError` where no bound for the query is proven."""
-    answers = compare(query, lower=False)
-    found = [each for each in answers.values() if isinstance(each, Guarantee)]
-    if found and found[0].status is Status.PROVEN:
-        return found[0]
+    answers: dict[str, Guarantee | FlShuffleError] = {}
+    best: Guarantee | None = None
+    for name, method in METHODS.items():
+        if (
+            not method.headline
+            or name in LOWER_METHODS
+            or (best is not None and _costs_more(query, name, best))
+        ):
+            continue
+        answers |= _answers(query, [name])
+        answer = answers[name]
+        if isinstance(answer, Guarantee) and answer.status is Status.PROVEN:
+            best = answer if best is None else min(best, answer, key=partial(asked_number, query))
+    if best is not None:
+        return best
+    given = [each for each in answers.values() if isinstance(each, Guarantee)]
+    found = sorted(given, key=partial(_rank, query))
     # One that nothing could answer is a mistake in the question: the first refusal says which.
     mistakes = [each for each in answers.values() if isinstance(each, InvalidValueError)]
     if mistakes and len(mistakes) == len(answers):
@@ -85,6 +99,18 @@ def _require_no_order(query: Question, asked: str) -> None:
             f"order = {query.order:g} has no effect on {asked}: leave it out, or name a method "
             f"that takes one ({names})"
         )
+
+
+def _costs_more(query: Question, name: str, best: Guarantee) -> bool:
+    """Whether one point of the method's curve shows that its epsilon is above that of `best`: its
+    delta there is above the query's, and no curve rises. A search takes many points."""
+    if query.delta is None or query.rounds > 1 or not best.epsilon <= MAX_EPSILON:
+        return False
+    try:
+        there = bound(replace(query, method=name, epsilon=best.epsilon, delta=None))
+    except FlShuffleError:
+        return False  # the method itself will say why
+    return there.delta > query.delta
 
 
 def _require_release(query: Question, method: Method) -> None:

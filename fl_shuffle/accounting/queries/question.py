@@ -36,6 +36,8 @@ QUERY_PROFILE_POINTS = 300
 """Points at which a Gaussian profile is handed over; chords between them lie above it."""
 
 RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian")
+COMPOSED = ("joint:", "parallel:")
+"""How the text of a composition of randomizers begins."""
 UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
 RELEASES = ("reports", "sum")
@@ -82,6 +84,14 @@ def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
     end = gaussian_epsilon(1e-30, shift)
     grid = [end * step / QUERY_PROFILE_POINTS for step in range(QUERY_PROFILE_POINTS + 1)]
     return tuple((epsilon, gaussian_delta(epsilon, shift)) for epsilon in grid)
+
+
+def _randomizer(value: object) -> str:
+    """A name, or the text of a composition; its parts are read with the rest of the question."""
+    text = getattr(value, "text", value)
+    if isinstance(text, str) and text.startswith(COMPOSED):
+        return text
+    return require_choice("randomizer", text, (*RANDOMIZERS, *(f"{name}..." for name in COMPOSED)))
 
 
 def _budgets(value: object) -> tuple[LocalBudget, ...]:
@@ -149,8 +159,9 @@ class Question:
     Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
     """
 
-    randomizer: str | None = setting(None, choices=RANDOMIZERS, metavar="NAME")
-    """local randomizer; left out: any of that local budget"""
+    randomizer: str | None = setting(None, choices=RANDOMIZERS, read=_randomizer, metavar="NAME")
+    """local randomizer, joint:PART,PART,... or parallel:WEIGHT*PART,...; left out: any of that
+    local budget"""
     k: int | None = setting(None, low=2, high=MAX_CLIENTS, metavar="K")
     """number of categories (krr, rappor, oue)"""
     epsilon0: float | None = setting(None, low=0.0, high=MAX_EPSILON0, metavar="X")
@@ -210,6 +221,8 @@ class Question:
             self._set("unit", "record")
         if self.matrix:
             self._read_matrix()
+        elif self.randomizer is not None and self.randomizer.startswith(COMPOSED):
+            self._read_composition(self.randomizer)
         if self.sampling == "once" and self.participation == 1.0:
             raise InvalidValueError(
                 "sampling", "once", "has no effect with participation = 1", "leave it out"
@@ -257,6 +270,26 @@ class Question:
                 f"must have a local epsilon of at most {MAX_EPSILON0:g}: every report must be "
                 "possible for every input",
             )
+        self._set("epsilon0", local)
+
+    def _read_composition(self, text: str) -> None:
+        """The local budget is the composition's; its parts carry all of their parameters."""
+        from fl_shuffle.accounting.laws.composed import read_composition
+
+        for name in ("sigma", "profile", "budgets", "delta0"):
+            if getattr(self, name):
+                raise InvalidValueError(
+                    name, getattr(self, name), "must not be given beside a joint or parallel "
+                    "randomizer, whose parts have pure local budgets"
+                )  # fmt: skip
+        found = read_composition(text, self.epsilon0, self.k)
+        local = found.local_epsilon
+        if text == found.text and self.epsilon0 not in (None, local):
+            raise InvalidValueError(
+                "epsilon0", self.epsilon0, f"is the parts' own here, {local:g} in all: leave it out"
+            )
+        require_real("epsilon0 of all parts", local, minimum=0.0, maximum=MAX_EPSILON0)
+        self._set("randomizer", found.text)
         self._set("epsilon0", local)
 
     def _check_clients(self) -> None:
@@ -386,6 +419,10 @@ def make_randomizer(query: Question, epsilon0: float) -> Randomizer:
             f"{query.method} needs a pure randomizer; for Gaussian noise use proven, or profile "
             "and gspa with delta0"
         )
+    if query.randomizer.startswith(COMPOSED):
+        from fl_shuffle.accounting.laws.composed import read_composition
+
+        return read_composition(query.randomizer, None, None)
     makers: dict[str, Callable[[], Randomizer]] = {
         "krr": lambda: finite.KRandomizedResponse(epsilon0, query.k or 2),
         "laplace": lambda: LaplaceRandomizer(epsilon0),

@@ -1,0 +1,176 @@
+"""`fl-shuffle bound --over NAME=VALUES`: bounds as functions of one number of the question."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_shuffle import declare
+from fl_shuffle.accounting.queries.many import Answers
+from fl_shuffle.accounting.queries.methods import METHODS
+from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.cli.options import Said
+from fl_shuffle.errors import ConfigError, InvalidValueError, require_choice
+from fl_shuffle.report.curves import WORDS, Curve, curves_figure, require_ending, write_curves
+from fl_shuffle.report.formats import as_text, short
+from fl_shuffle.run_words import tell
+
+MOST_VALUES = 10_000
+"""A picture has fewer dots across."""
+SMALLEST = "smallest proven"
+"""What the line is called that is no single method's."""
+FORMS = "must be FIRST:LAST:COUNT, as 1e3:1e5:100, or a list, as 10,100,1000"
+
+
+def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> Said:
+    """The answers of one or several methods over one number; a picture of them with --plot.
+
+    Raises `ConfigError` where no method answers at any value, and `InvalidValueError` for a value
+    that the question does not allow.
+    """
+    for name in ("config", "set", "grid", "solve_for", "why", "certificate"):
+        if getattr(arguments, name):
+            shown = "CONFIG" if name == "config" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{shown} does not go with --over")
+    path = None if arguments.plot is None else Path(arguments.plot)
+    if path is not None:
+        require_ending(path)
+    axis, points = axis_of(arguments.over)
+    if axis in values:
+        raise ConfigError(f"--over {axis}: --{axis.replace('_', '-')} is given, too; drop one")
+    shared = {name: value for name, value in values.items() if name != "method"}
+    methods = _methods(values.get("method"), everything=arguments.all)
+    questions = [
+        Question.from_mapping({**shared, axis: point, "method": method})
+        for method in methods
+        for point in points
+    ]
+    tell(f"working out {len(questions)} answers")
+    with Answers() as answers:
+        found = answers.ask(questions)
+    asked, given = ("epsilon", "delta") if questions[0].delta is not None else ("delta", "epsilon")
+    curves, refusals = list[Curve](), dict[str, str]()
+    for place, method in enumerate(methods):
+        name = method or SMALLEST
+        own = Curve.of(name, found[place * len(points) : (place + 1) * len(points)], asked)
+        if isinstance(own, Curve):
+            curves.append(own)
+        else:
+            refusals[name] = own
+    if not curves:
+        reasons = "; ".join(f"{name}: {text}" for name, text in refusals.items())
+        raise ConfigError(f"no bound applies at any {axis} of --over. {reasons}")
+    curves.sort(key=lambda curve: list(WORDS).index(curve.status))
+    at = "" if axis == given else f" at {given} = {getattr(questions[0], given):g}"
+    figure = curves_figure(axis, np.array(points, dtype=np.float64), f"{asked}{at}", curves)
+    if path is not None:
+        tell("drawing")
+        write_curves(figure, path)
+    return _said(axis, points, f"{asked}{at}", curves, refusals, path)
+
+
+def _methods(given: str | None, *, everything: bool) -> list[str | None]:
+    """Names of methods, each once; None stands for the smallest proven bound."""
+    if everything:
+        if given is not None:
+            raise ConfigError("--all asks every method: leave out --method")
+        return list(METHODS)
+    if given is None:
+        return [None]
+    return [
+        require_choice("method", name.strip(), METHODS) for name in dict.fromkeys(given.split(","))
+    ]
+
+
+def axis_of(text: str) -> tuple[str, list[int | float]]:
+    """The question's number and its values: `NAME=FIRST:LAST:COUNT` or `NAME=VALUE,VALUE,...`.
+
+    Positive ends are joined in equal ratios, others in equal steps; of a whole number every value
+    is rounded to one, and stands once.
+    """
+    known = declare.settings_of(Question)
+    axes = [
+        each.name
+        for each in known.values()
+        if each.kind in ("int", "float", "int | float") and each.read is None
+    ]
+    name, equals, said = text.partition("=")
+    name = require_choice("--over", name.strip().replace("-", "_"), axes)
+    if not equals or not said.strip():
+        raise InvalidValueError("--over", text, FORMS)
+    kind = known[name].kind
+    if ":" not in said:
+        values = [_listed(text, word, kind) for word in said.split(",")]
+        if len(values) > MOST_VALUES:
+            raise InvalidValueError("--over", text, f"may have at most {MOST_VALUES:,} values")
+        return name, list(dict.fromkeys(values))
+    words = said.split(":")
+    if len(words) != 3:
+        raise InvalidValueError("--over", text, FORMS)
+    first, last, number = (_number(text, word) for word in words)
+    if not (number == int(number) and 2 <= number <= MOST_VALUES):
+        raise InvalidValueError(
+            "--over", text, f"COUNT must be a whole number in [2, {MOST_VALUES}]"
+        )
+    spaced = np.geomspace if first > 0.0 and last > 0.0 else np.linspace
+    inner = spaced(first, last, int(number)).tolist()
+    exact = [first, *inner[1:-1], last]
+    return name, list(dict.fromkeys(round(each) if kind == "int" else each for each in exact))
+
+
+def _number(text: str, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidValueError("--over", text, FORMS)
+    return value
+
+
+def _listed(text: str, word: str, kind: str) -> int | float:
+    """A value of a list: of a whole number none is rounded."""
+    value = _number(text, word)
+    whole = value == int(value)
+    if kind == "int" and not whole:
+        raise InvalidValueError("--over", text, f"{word.strip()} must be a whole number")
+    return int(value) if kind == "int" or (kind != "float" and whole) else value
+
+
+def _said(
+    axis: str, points: list[int | float], y_label: str, curves: list[Curve],
+    refusals: dict[str, str], path: Path | None,
+) -> Said:  # fmt: skip
+    """A table, or where the picture is, and what each column may claim."""
+    lines = [f"{y_label} over {axis}"]
+    if path is None:
+        columns = {curve.method: list(map(short, curve.numbers.tolist())) for curve in curves}
+        lines += [*as_text({axis: points, **columns}, "table").splitlines(), ""]
+    for curve in curves:
+        known = int(np.isfinite(curve.numbers).sum())
+        missing = f"; at {len(points) - known} of {len(points)} values there is no finite answer"
+        gap = (missing + f": {curve.refusal}" * bool(curve.refusal)) * (known < len(points))
+        lines.append(f"{curve.method}: {curve.status}; {curve.source}{gap}")
+    lines += [f"{name}: not applicable: {text}" for name, text in refusals.items()]
+    lines += [] if path is None else [f"written: {path}"]
+    body = {
+        "over": axis,
+        "values": points,
+        "curves": [
+            {
+                "method": curve.method,
+                "status": curve.status,
+                "source": curve.source,
+                "numbers": [None if math.isnan(each) else each for each in curve.numbers.tolist()],
+            }
+            for curve in curves
+        ],
+        "not_applicable": refusals,
+        "plot": None if path is None else str(path),
+    }
+    return body, lines
