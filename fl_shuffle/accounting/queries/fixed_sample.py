@@ -50,7 +50,7 @@ class FixedSampleCurve:
         replaced: Callable[[int], Composition],
         moved: Callable[[int], Composition] | None = None,
     ) -> None:
-        self._clients = clients
+        self._clients, self._rate = clients, rate
         self._cells = cells_of(clients, rate)
         self._replaced, self._moved = replaced, moved
         self._known: dict[tuple[int, bool], Composition] = {}
@@ -68,7 +68,8 @@ class FixedSampleCurve:
             found = of_replaced * replaced.delta(at)
             found += of_moved * self._composed(low, moved=self._moved is not None).delta(at)
             total += weight * min(found, high / self._clients * replaced.delta(epsilon))
-        return DeltaBound(min(1.0, total * ROUND_UP), 0.0)
+        # A client that is absent, with probability 1 - q, costs nothing.
+        return DeltaBound(min(self._rate, total) * ROUND_UP, 0.0)
 
     def _composed(self, reports: int, *, moved: bool) -> Composition:
         """T rounds of so many reports, made when they are first asked for."""
@@ -84,10 +85,10 @@ def fixed_sample_guarantee(query: Question, answer: Callable[[Question], Guarant
     `answer` evaluates queries in which all clients take part. Raises `NotApplicableError` for a
     method that is no proven upper bound, and for clients of different budgets.
     """
-    if query.personal:
+    if query.budgets:
         raise NotApplicableError(
-            "sampling = 'once' is stated for clients of one budget; leave it out (the coins are "
-            "then drawn in every round), or ask for each budget by itself"
+            "sampling = 'once' is stated for clients of one budget: give epsilon0 and clients in "
+            "place of budgets, or leave sampling out (the coins are then drawn in every round)"
         )
     checked = answer(replace(query, participation=1.0, sampling="each-round", rounds=1))
     if checked.status is not Status.PROVEN:

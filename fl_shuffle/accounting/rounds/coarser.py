@@ -156,7 +156,9 @@ class _Cost:
             widest = np.sqrt(self._variances[0] / numbers).min()
             return np.array([widest, 1.0 / math.sqrt(blanket)])
         # The normal approximation: sqrt(sum of the others' variances) / number of others.
-        each = np.sqrt(np.cumsum(self._variances * counts, axis=1)) / numbers
+        sums = np.cumsum(self._variances * counts, axis=1)
+        # Capped exponents make a variance negative where reports are far apart: no guess there.
+        each = np.sqrt(np.where(sums >= 0.0, sums, math.inf)) / numbers
         each[:, within < MIN_OTHERS] = math.inf
         result: FloatArray = np.minimum(each.min(axis=1), self._move)
         return result

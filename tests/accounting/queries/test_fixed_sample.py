@@ -82,6 +82,12 @@ def test_fixed_sample_epsilon_and_delta_agree(method: str) -> None:
     assert found.details["sampling"] == "once" and found.details["clients"] == 300
 
 
+def test_fixed_sample_delta_is_at_most_the_rate() -> None:
+    asked = {**TWO, "clients": 20, "rounds": 3, "participation": 1e-6, "sampling": "once"}
+    assert fs.bound(**asked, epsilon=0.0, method="clone").delta <= 1e-6 * (1.0 + 1e-6)
+    assert fs.bound(**asked, delta=1e-5, method="clone").epsilon == 0.0
+
+
 @pytest.mark.slow
 def test_fixed_sample_of_vectors_lies_between_whole_and_local() -> None:
     """Of a record of several the client that takes another's place changes all of them."""
@@ -101,6 +107,8 @@ def test_fixed_sample_of_vectors_lies_between_whole_and_local() -> None:
         ({"sampling": "twice"}, InvalidValueError, "sampling = 'twice': must be one of"),
         ({"method": "gspa"}, NotApplicableError, "gspa"),
         ({"method": "lower"}, NotApplicableError, "lower"),
+        ({"budgets": [[1.0, 0.0, 10]], "epsilon0": None, "clients": None, "method": "blanket"},
+         NotApplicableError, "one budget"),
         ({"budgets": [[1.0, 0.0, 5], [2.0, 0.0, 5]], "epsilon0": None, "clients": None,
           "method": "blanket"}, NotApplicableError, "one budget"),
     ],
