@@ -160,11 +160,21 @@ def test_a_better_setting_costs_no_more(way: str) -> None:
     check(way, 0)
 
 
+EACH = [(way, seed) for way in WAYS for seed in range(math.ceil(SETTINGS / len(WAYS)))]
+KNOWN: set[tuple[str, int]] = set()
+"""Settings that still break the promise by more than the tolerance; valid bounds all the same."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_many_better_settings_cost_no_more(way: str) -> None:
-    for seed in range(math.ceil(SETTINGS / len(WAYS))):
-        check(way, seed)
+@pytest.mark.parametrize(
+    ("way", "seed"),
+    [
+        pytest.param(*each, marks=pytest.mark.xfail(each in KNOWN, reason="open", strict=True))
+        for each in EACH
+    ],
+)
+def test_many_better_settings_cost_no_more(way: str, seed: int) -> None:
+    check(way, seed)
 
 
 def test_wider_clients_beside_the_others_cost_nothing() -> None:
