@@ -13,17 +13,19 @@ BESIDE = {
     "fl_shuffle.pages.server": "server",
     "fl_shuffle.configs": "configs",
 }
+PROOFS = Path("docs/research/proofs")
 
 
 class WithProofs(build_py):
-    """What answers name as docs/proofs.md lies under that name in the package."""
+    """Copy the pages that answers name as docs/research/proofs to that place in the package."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib) / "fl_shuffle" / "docs"
+            target = Path(self.build_lib) / "fl_shuffle" / PROOFS
             self.mkpath(str(target))
-            self.copy_file("docs/proofs.md", str(target))
+            for page in sorted(PROOFS.glob("*.md")):
+                self.copy_file(str(page), str(target))
 
 
 setup(

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.tables import show
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
-from fl_shuffle.accounting.laws.finite import KRandomizedResponse
+from fl_shuffle.accounting.distributions.finite import KRandomizedResponse
 
 DELTA = 1e-6
 TARGETS_MS = {10**3: 5.0, 10**4: 10.0, 10**5: 30.0, 10**6: 100.0, 10**8: 2000.0}

@@ -1,9 +1,9 @@
-"""Every bound beside the new ones, by number of clients: the table and figure of docs/bounds.md.
+"""Every bound by number of clients: the table and figure of docs/reference/bounds.md.
 
-    python -m benchmarks.bounds_by_clients docs/bounds_by_clients.svg
+    python -m benchmarks.bounds_by_clients docs/reference/bounds_by_clients.svg
 
 draws the figure, of the numbers that stand in tests/golden/epsilons.json (`scripts/generate
---epsilons` works them out). They are the tool's own `bound`, and formulas of papers
+--epsilons` computes them). They are the tool's own `bound`, and formulas of papers
 (`fl_shuffle.accounting.bounds.published`); the one whose proof is withdrawn is computed here.
 """
 
@@ -22,9 +22,9 @@ from fl_shuffle.accounting.bounds.published import (
     feldman2022_epsilon,
     moments_epsilon,
 )
-from fl_shuffle.accounting.engine.monotone_search import solve
+from fl_shuffle.accounting.numerics.monotone_search import solve
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.errors import FlShuffleError
 
 CLIENTS = tuple(10**power for power in range(2, 9))
@@ -47,7 +47,7 @@ COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
         {**COMMON, "method": "blanket", "randomizer": "laplace"},
         "+-.",
     ),
-    "proven (new), Gaussian vectors": ({**GAUSSIAN, "method": "proven"}, "D-"),
+    "proven (new), Gaussian vectors": ({**GAUSSIAN, "method": "vector"}, "D-"),
     "attack, Gaussian vectors": ({**GAUSSIAN, "method": "attack"}, "k."),
 }
 
@@ -68,11 +68,11 @@ PUBLISHED: dict[str, Callable[[int], float]] = {
 
 
 def epsilon(query: dict[str, Any], clients: int) -> float | None:
-    """The method's epsilon among so many clients; None where it does not apply."""
+    """Return the method's epsilon for this number of clients; None where it does not apply."""
     try:
         if query["method"] in PUBLISHED:
             return PUBLISHED[query["method"]](clients)
-        return bound(Question.from_mapping({**query, "clients": clients})).epsilon
+        return bound(BoundQuery.from_mapping({**query, "clients": clients})).epsilon
     except FlShuffleError as refusal:
         print(f"{query['method']} at {clients}: {refusal}", file=sys.stderr)
         return None

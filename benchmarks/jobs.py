@@ -40,7 +40,7 @@ class Job(NamedTuple):
             "run.evaluate_every": 1_000_000,
             **(images if mnist and self.fits_mnist else synthetic),
             "data.clients": self.clients,
-            "data.records": self.records,
+            "data.records_per_client": self.records,
             "model.kind": "linear",
             "privacy.unit": unit,
             "privacy.randomizer": "gaussian",
@@ -69,7 +69,7 @@ def records(section: DataSection) -> Records:
     """Synthetic data: Gaussian features, labels from a random linear rule; `clients * records`
     training records and a small test set, from `section.seed`."""
     rng = np.random.default_rng(section.seed)
-    total = section.clients * section.records + TEST
+    total = section.clients * section.records_per_client + TEST
     features = rng.standard_normal((total, FEATURES), dtype=np.float32)
     rule = rng.standard_normal((FEATURES, CLASSES), dtype=np.float32)
     labels = np.argmax(features @ rule, axis=1).astype(np.int64)

@@ -28,7 +28,7 @@ from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.randomizers.base import LocalRandomizer
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.randomizers.seeds import SeedTree
 from fl_shuffle.shuffler.exact_sums import exact_group, exact_sum
 
 CLIENTS, RECORDS = 100, 60

@@ -15,7 +15,7 @@ import numpy as np
 
 import fl_shuffle as fs
 from benchmarks.tables import markdown
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection
 
@@ -52,7 +52,7 @@ def settings_of(distribution: str, settings: dict[str, Any]) -> dict[str, Any]:
     settings = {
         "run.rounds": ROUNDS,
         "data.clients": CLIENTS,
-        "data.records": 1,
+        "data.records_per_client": 1,
         "privacy.unit": "client",
         "privacy.target_delta": DELTA,
         "budgets.distribution": distribution,

@@ -27,7 +27,7 @@ from fl_shuffle.runs.views import summary_of
 
 SEEDS = 5
 RESULTS = ROOT / "benchmarks" / "records.json"
-PAGE = ROOT / "docs" / "benchmark.md"
+PAGE = ROOT / "docs" / "research" / "benchmark.md"
 START, END = "<!-- rows -->\n", "<!-- end of rows -->\n"
 """Between these the page has the table."""
 TRUSTED = "with_a_trusted_server"
@@ -71,7 +71,7 @@ def measured(runs: Sequence[Path], trusted: Sequence[Path]) -> Row:
         "accuracy": round(statistics.fmean(accuracies), 3),
         "spread": round(max(accuracies) - min(accuracies), 3),
         "delta": summary["delta"],
-        "reports_seen": summary["proven_epsilon"],
+        "reports_seen": summary["shuffled_epsilon"],
         "sums_seen": summary["sum_epsilon"],
         "sums_seen_add_remove": summary["sum_epsilon_add_remove"],
         "certified": _certified(runs[0]),

@@ -1,7 +1,7 @@
 """Certify the rounds of the quickstart and of a new app, and write their pairs where the package
 has them.
 
-After any change of the accounting: what is shipped for other code is not read.
+After any change of `VERSION`: what is shipped for another version is not read.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from unittest.mock import patch
 
 import fl_shuffle as fs
 from fl_shuffle.accounting import pair_cache
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.bounds import VERSION
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.rounds import round_library
-from fl_shuffle.scaffold.writing import write_app
+from fl_shuffle.cli.scaffold.writing import write_app
 
 KEPT = ("_certified_pair", "_alone_epsilon")
 """What of `round_library` is kept on disk."""
 
 
 def certified() -> dict[str, DominatingPair | float]:
-    """What each kind of round is certified to cost, in a run and alone, worked out here, by the
+    """What each kind of round is certified to cost, in a run and alone, computed here, by the
     name it is shipped under."""
     found: dict[str, DominatingPair | float] = {}
 
     def noted(certify: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def answered(kind: Any) -> Any:
-            found[pair_cache.key(kind, anywhere=True)] = answer = certify(kind)
+            found[pair_cache.key(kind, VERSION, anywhere=True)] = answer = certify(kind)
             return answer
 
         return answered

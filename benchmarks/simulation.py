@@ -8,7 +8,7 @@ of the other's next to it, the median over turns, with the tenth and ninetieth p
 
   floor   the round's arithmetic alone (benchmarks/floor.py), 1 or 2 threads
   ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
-  pooled  the same with run.noise = "pooled"
+  pooled  the same with run.noise = "per-sum"
   pfl-local, pfl-central
           apple/pfl-research 0.6 (`scripts/bench peers`), unit client, with its GaussianMechanism on
           every client or once: the faster of CentrallyAppliedPrivacyMechanism and
@@ -43,7 +43,7 @@ from fl_shuffle.data.task import load_task
 ENGINES = ("floor", "ours", "pooled", "pfl-local", "pfl-central")
 MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")}
 TURN_SECONDS = 1.5
-# A turn has at least so many rounds.
+# Smallest number of rounds in a turn.
 TURN_ROUNDS = 5
 # How long a trial takes at least: it says how many rounds are certainly enough for the time given.
 TRIAL_SECONDS = 2.0
@@ -84,7 +84,7 @@ class Bench:
             if engine not in self.tuned:
                 self.tuned[engine] = self.fastest(engine)
             return [*self.tuned[engine], f"--rounds={rounds}"]
-        noise = "pooled" if engine == "pooled" else "per-report"
+        noise = "per-sum" if engine == "pooled" else "per-report"
         self.turns += 1
         command = [sys.executable, "-m", "fl_shuffle", "simulate", str(self.config), "--json"]
         command += ["--set", f"run.rounds={rounds}", "--set", f"run.noise={noise}"]

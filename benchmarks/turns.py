@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.05
 # What a child wrote before it was stopped is read within this time.
 SETTLE_SECONDS = 0.02
-# A round that took so many times its engine's median was stalled by somebody else.
+# A round that took this multiple of its engine's median was stalled by another process.
 STALLED = 3.0
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -119,7 +119,7 @@ class Child:
             self._process.send_signal(number)
 
     def late(self, limit: float) -> bool:
-        """Whether it runs longer than so many seconds; it is ended then."""
+        """Return whether it runs longer than this number of seconds; it is ended then."""
         if time.monotonic() - self.started <= limit:
             return False
         self.result.failed = f"stopped after {limit:.0f} s"

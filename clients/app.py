@@ -3,7 +3,7 @@
 `fl-shuffle simulate`, Ray and `flwr run .` all run this file. A node plays one client or thousands,
 and each of them adds noise for its own budget before anything leaves. What else must be true of a
 node (which clients' records it holds, that failures tell nothing, a budget record of its own, a
-shuffler of its own) hangs on `request`, `answer` and the mod; none of it is asked about here.
+shuffler of its own) depends on `request`, `answer` and the mod; none of it is asked about here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.federation import Federation
-from fl_shuffle.flower.answers import redact_errors
+from fl_shuffle.flower.answers import answered, redact_errors
 
 app = ClientApp(mods=[redact_errors])
 
@@ -23,13 +23,12 @@ def train(message: Message, context: Context) -> Message:
     federation = Federation.of(context)  # records, model and budgets: put together once, then kept
     request = federation.request(message, context)  # the round, its model, whose reports
     answer = federation.answer(request)  # reports one by one, or in a simulation their exact sum
-    clip, randomize = federation.clipper, federation.randomizer
-
-    for clients in answer.blocks:  # a few thousand at a time, by their numbers
-        means = clip(request.model, clients)  # one row a client, no longer than its clip
-        reports = randomize(means, clients, request.round)  # each with its own client's noise
-        answer.add(reports, clients)
-    return answer.message()
+    return answered(  # a few thousand clients at a time: first clipped, then randomized
+        request,
+        answer,
+        clip=federation.clipper,  # means: one row a client, no longer than its clip
+        randomize=federation.randomizer,  # reports: each with its own client's noise
+    )
 
 
 @app.query()

@@ -6,6 +6,8 @@ import argparse
 import json
 import re
 import sys
+import tomllib
+from html import escape
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +17,7 @@ from sphinx.application import Sphinx
 
 from fl_shuffle.cli.parsers import SUBCOMMANDS, parser_of
 from fl_shuffle.configuration.reading import SECTIONS
-from fl_shuffle.declare import as_toml, settings_of, words_of
+from fl_shuffle.settings_schema import as_toml, settings_of, words_of
 from fl_shuffle.version import __version__
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the page of reproductions, and notebooks
@@ -28,8 +30,12 @@ author = "The fl-shuffle authors"
 copyright = author
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["reproduction/*/*"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid",
+    "docs.formulas",
+]  # fmt: skip
+html_math_renderer = "mathml"
+exclude_patterns = ["research/reproductions/*/*"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["own.css"]
@@ -42,7 +48,8 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_fence_as_directive = ["mermaid"]
 myst_links_external_new_tab = False
 suppress_warnings = ["misc.highlighting_failure"]
 
@@ -132,13 +139,51 @@ def with_results(app: Sphinx, name: str, source: list[str]) -> None:
         (found,) = EXPECTED.findall(readme)
         table = re.sub("<!--.*?(-->\n|$)", "", found)
         source[0] = source[0].replace("<!-- README.md: What to expect -->", table)
-    if name == "reproduction/README":
-        folder = Path(app.srcdir) / "reproduction"
+    if name == "research/reproductions/README":
+        folder = Path(app.srcdir) / "research" / "reproductions"
         names = re.findall(r"^- \[.*?\]\(([\w-]+)/", source[0], re.MULTILINE)
         source[0] += sections([json.loads((folder / n / "entry.json").read_text()) for n in names])
 
 
+FORWARD = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{project}: this page has moved</title>
+<script>
+  const moved = {anchors};
+  const section = location.hash.slice(1);
+  location.replace(moved[section] || "{target}" + location.hash);
+</script>
+<noscript><meta http-equiv="refresh" content="0; url={target}"></noscript>
+<p>This page has moved: <a href="{target}">{target}</a></p>
+</html>
+"""
+"""The page at an address of an older release."""
+
+
+def lead_on(app: Sphinx, failure: Exception | None) -> None:
+    """Write a page that leads on at every address of `redirects.toml`."""
+    if failure or app.builder.format != "html":
+        return
+    moved = tomllib.loads((Path(app.srcdir) / "redirects.toml").read_text(encoding="utf-8"))
+    for old, new in moved["pages"].items():
+        up = "../" * old.count("/")
+        anchors = {}
+        for place, target in moved["anchors"].items():
+            page, _, section = place.partition("#")
+            if page == old:
+                page, _, there = target.partition("#")
+                anchors[section] = f"{up}{page}.html#{there}".rstrip("#")
+        text = FORWARD.format(
+            project=project, target=escape(f"{up}{new}.html"), anchors=json.dumps(anchors)
+        )
+        file = Path(app.outdir) / f"{old}.html"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("build-finished", lead_on)
     app.add_source_suffix(".ipynb", "notebook")
     app.add_source_parser(NotebookParser)
     app.connect("source-read", with_results)

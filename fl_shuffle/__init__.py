@@ -15,7 +15,7 @@ asked for.
 
 from __future__ import annotations
 
-from fl_shuffle.lazy import TYPE_CHECKING, lazy_names
+from fl_shuffle._internal.lazy import TYPE_CHECKING, lazy_names
 from fl_shuffle.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -25,9 +25,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_shuffle.api": (
-            "Config", "Cost", "FlShuffleError", "Guarantee", "Question", "Result", "Solved",
-            "SweepResult", "audit", "bound", "bound_many", "certify", "compare", "cost", "resume",
-            "resume_sweep", "simulate", "solve", "sweep", "to_dp_accounting",
+            "Config", "Cost", "FlShuffleError", "Guarantee", "BoundQuery", "Result", "SolveResult",
+            "PrivateEstimate", "SweepResult", "TotalCost", "audit", "bound", "bound_many",
+            "calibrate", "certify", "compare", "cost", "load_model", "private_frequencies",
+            "private_mean", "resume", "resume_sweep", "simulate", "solve", "sweep",
+            "to_dp_accounting",
         )
     },
+    renamed={"Question": "BoundQuery", "Solved": "SolveResult"},
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import sys
 
-from fl_shuffle.starting import main
+from fl_shuffle._internal.starting import main
 
 if __name__ == "__main__":
     sys.exit(main())

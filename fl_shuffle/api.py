@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_shuffle._internal.lazy import lazy_names
+from fl_shuffle._internal.plugins import require_extra
+from fl_shuffle._internal.threads import with_one_blas_thread
 from fl_shuffle.accounting.guarantee import Guarantee
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.configuration.reading import QUICKSTART, ConfigLike, resolve_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.declare import asks
-from fl_shuffle.errors import ConfigError, FlShuffleError, RunError
-from fl_shuffle.lazy import lazy_names
-from fl_shuffle.plugins import require_extra
-from fl_shuffle.threads import with_one_blas_thread
+from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, RunError
+from fl_shuffle.settings_schema import asks
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     from fl_shuffle.auditing.audit import audit
-    from fl_shuffle.planner.cost import Cost
-    from fl_shuffle.results import Result
+    from fl_shuffle.estimators.private import PrivateEstimate, private_frequencies, private_mean
+    from fl_shuffle.planner.cost import Cost, TotalCost
+    from fl_shuffle.results import Result, load_model
     from fl_shuffle.runs.directory import RunDirectory, RunPlace
     from fl_shuffle.runs.events import RoundOutcome, RunEvent
     from fl_shuffle.sweeps.points import Sweep
@@ -34,9 +35,32 @@ if TYPE_CHECKING:
     OnSweepEvent = Callable[[SweepEvent], None]
 
 __all__ = [
-    "Config", "Cost", "FlShuffleError", "Guarantee", "Question", "Result", "Solved", "SweepResult",
-    "audit", "bound", "bound_many", "certify", "compare", "cost", "resume", "resume_sweep",
-    "simulate", "solve", "sweep", "to_dp_accounting",
+    "BoundQuery",
+    "Config",
+    "Cost",
+    "FlShuffleError",
+    "Guarantee",
+    "PrivateEstimate",
+    "Result",
+    "SolveResult",
+    "SweepResult",
+    "TotalCost",
+    "audit",
+    "bound",
+    "bound_many",
+    "calibrate",
+    "certify",
+    "compare",
+    "cost",
+    "load_model",
+    "private_frequencies",
+    "private_mean",
+    "resume",
+    "resume_sweep",
+    "simulate",
+    "solve",
+    "sweep",
+    "to_dp_accounting",
 ]  # fmt: skip
 
 # What needs libraries, and is loaded when it is first asked for.
@@ -44,10 +68,12 @@ __getattr__, _ = lazy_names(
     __name__,
     {
         "fl_shuffle.auditing.audit": ("audit",),
-        "fl_shuffle.planner.cost": ("Cost",),
-        "fl_shuffle.results": ("Result",),
+        "fl_shuffle.estimators.private": ("PrivateEstimate", "private_frequencies", "private_mean"),
+        "fl_shuffle.planner.cost": ("Cost", "TotalCost"),
+        "fl_shuffle.results": ("Result", "load_model"),
         "fl_shuffle.sweeps.results": ("SweepResult",),
     },
+    renamed={"Question": "BoundQuery", "Solved": "SolveResult"},
 )
 
 
@@ -92,7 +118,7 @@ def resume(
 ) -> Result:
     """Go on with the unfinished run in `directory`, with its own configuration, to its end.
 
-    `settings` (`section.key=value`) change what may change (docs/reliability.md).
+    `settings` (`section.key=value`) change what may change (docs/how-to/resume-a-run.md).
     Raises `RunError` where there is none, where what was released could not be accounted any more,
     and where nobody can tell whether the data are still the same, unless `data_unchanged` vouches
     for them. The callbacks are those of `simulate`.
@@ -108,10 +134,10 @@ def resume(
 def _play(
     config: Config, place: RunPlace, on_round: OnRound | None, on_event: OnEvent | None
 ) -> Result:
+    from fl_shuffle._internal.threads import one_thread
+    from fl_shuffle.federation.launch import simulate as launch
     from fl_shuffle.results import Result
     from fl_shuffle.runs.events import RoundFinished, RunFinished
-    from fl_shuffle.simulation.launch import simulate as launch
-    from fl_shuffle.threads import one_thread
 
     finished: list[Path] = []
 
@@ -136,15 +162,21 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
     jobs: int = 1,
+    baselines: bool = False,
     overrides: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     on_event: OnSweepEvent | None = None,
 ) -> SweepResult:
     """Run every combination of `grid` (`section.key` to its values) with `seeds` seeds each.
 
+    With `baselines` each combination is run four times: as it is (`shuffled`), and at the same
+    epsilon of the most exposed client with a trusted server, which adds noise once, and with local
+    privacy alone; and without privacy. `result.table["baseline"]` names them. Then `epsilon` is the
+    local one in the row `local`.
+
     `jobs` runs go on at once, each in a process of its own; their number changes no result. The
     sweep's folder is `out`, which must be empty or absent, or a new one below `run.out`;
-    `resume_sweep` goes on with one. `on_event` is called with every round, finished and failed run.
+    `resume_sweep` continues one. `on_event` is called with every round, finished and failed run.
     A run that fails leaves the others alone: it is missing in the result. Nothing is printed.
     Raises `FlShuffleError`, before anything runs if any combination is not allowed.
     """
@@ -152,7 +184,8 @@ def sweep(
     from fl_shuffle.sweeps.points import Sweep
 
     swept = {key: list(values) for key, values in (grid or {}).items()}
-    plan = Sweep.of(resolve_config(config, overrides).to_dict(), swept, seeds)
+    base = resolve_config(config, overrides).to_dict()
+    plan = Sweep.of(base, swept, seeds, baselines=baselines)
     return played(new_sweep(plan, None if out is None else Path(out)), plan, jobs, on_event)
 
 
@@ -185,9 +218,9 @@ def played(
     return result
 
 
-@asks(Question)
+@asks(BoundQuery)
 @with_one_blas_thread
-def bound(question: Question) -> Guarantee:
+def bound(question: BoundQuery) -> Guarantee:
     """The guarantee of one method, in nats, for replacing one unit (client or record).
 
     Without `method` it is the smallest proven one; `compare` has them all.
@@ -205,11 +238,11 @@ def bound(question: Question) -> Guarantee:
 
 @with_one_blas_thread
 def bound_many(
-    questions: Iterable[Question | Mapping[str, Any]],
+    questions: Iterable[BoundQuery | Mapping[str, Any]],
 ) -> list[Guarantee | FlShuffleError]:
     """The answer of `bound` to each question, in order; in the place of one without, its error.
 
-    A question is a `Question`, or a mapping of its names to values. Equal questions are answered
+    A question is a `BoundQuery`, or a mapping of its names to values. Equal questions are answered
     once, and those that differ in `epsilon` or `delta` alone share the composition of their rounds.
     Where the work takes longer than a second, a process for each further core helps. An answer does
     not depend on the others. Nothing that a question says raises.
@@ -226,9 +259,9 @@ def bound_many(
     return ask_many(questions)
 
 
-@asks(Question)
+@asks(BoundQuery)
 @with_one_blas_thread
-def compare(question: Question) -> dict[str, Guarantee | FlShuffleError]:
+def compare(question: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
     >>> answers = compare(epsilon0=1.0, clients=10_000, delta=1e-6)
@@ -241,7 +274,7 @@ def compare(question: Question) -> dict[str, Guarantee | FlShuffleError]:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolveResult:
     """The most, or the least, of one number of a question that keeps a target; and the answer."""
 
     name: str
@@ -250,19 +283,19 @@ class Solved:
 
 
 @with_one_blas_thread
-def solve(name: str, question: Question, *, delta: float) -> Solved:
+def solve(name: str, question: BoundQuery, *, delta: float) -> SolveResult:
     """The most, or least, of the question's number `name` that keeps its epsilon at `delta`.
 
     What the question says of `name` is where nothing begins: any value will do. Raises
     `NotApplicableError` where no value keeps the target.
 
-    >>> question = Question(randomizer="krr", k=10, epsilon0=1.0, clients=1, epsilon=0.1)
+    >>> question = BoundQuery(randomizer="krr", k=10, epsilon0=1.0, clients=1, epsilon=0.1)
     >>> solve("clients", question, delta=1e-6).value
     661
     """
     from fl_shuffle.accounting.queries.solve import solve as search
 
-    return Solved(name, *search(question, name, delta))
+    return SolveResult(name, *search(question, name, delta))
 
 
 @with_one_blas_thread
@@ -278,14 +311,14 @@ def to_dp_accounting(*, discretization: float = 1e-4, **question: Any) -> Privac
         shuffled = to_dp_accounting(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, rounds=50)
         shuffled.compose(another).get_epsilon_for_delta(1e-6)
     """
-    from fl_shuffle.accounting.engine import dp_accounting_export as export
+    from fl_shuffle.accounting.numerics import dp_accounting_export as export
     from fl_shuffle.accounting.queries.composed_query import query_composition
 
     for name in ("epsilon", "delta"):
         if question.get(name) is not None:
             raise ConfigError(f"{name} is no part of this question: the answer has all of them")
     export.require_dp_accounting()
-    query = Question.from_mapping({**question, "delta": 1e-6})
+    query = BoundQuery.from_mapping({**question, "delta": 1e-6})
     return export.to_dp_accounting(query_composition(query).profile, discretization=discretization)
 
 
@@ -301,15 +334,50 @@ def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> C
     return cost_of(resolve_config(config, overrides))
 
 
+@with_one_blas_thread
+def calibrate(
+    config: ConfigLike,
+    *,
+    totals: Sequence[float] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[TotalCost, ...]:
+    """Return what each distinct total of the run buys: clipping norm, noise scale, epsilons.
+
+    `totals` are the clients' own (nats, at `privacy.target_delta`), client 0 first, in the place of
+    the configuration's `[budgets]` and `data.clients`. The smallest total comes first. Nothing is
+    run. Raises `FlShuffleError`, among others `InvalidValueError` for budgets of one report.
+
+    >>> totals = [0.5] * 300 + [2.0] * 100
+    >>> strict, loose = calibrate("configs/quickstart_totals.toml", totals=totals)
+    >>> strict.clients, strict.epsilon <= 0.5, loose.clip_norm
+    (300, True, 0.05)
+    """
+    from fl_shuffle.budgets import are_totals
+    from fl_shuffle.planner.cost import cost_of
+
+    settings = dict(overrides or {})
+    if totals is not None:
+        listed = [float(each) for each in totals]
+        settings |= {"data.clients": len(listed), "budgets.of": "run", "budgets.levels": 0,
+                     "budgets.distribution": "listed", "budgets.epsilons": listed}  # fmt: skip
+    resolved = resolve_config(config, settings)
+    if not are_totals(resolved.budgets):
+        raise InvalidValueError(
+            "budgets.of", resolved.budgets.of, "must be run to calibrate for totals",
+            "set budgets.of = 'run', or give totals = [...]",
+        )  # fmt: skip
+    return cost_of(resolved).totals
+
+
 def certify(
     run: str | Path, *, client: int | None = None, column: str | None = None, short: bool = False
 ) -> dict[str, Any]:
     """A certificate, as `fl-shuffle verify` reads it, of one client of a finished run.
 
     `run` is the run's folder; `client` its number, by default the most exposed one; `column` is
-    "proven", "sum" or "local", by default the run's headline. The claim's epsilon (nats, at the
+    "shuffled", "sum" or "local", by default the run's headline. The claim's epsilon (nats, at the
     run's delta, for replacing one unit of the client) is what the verifier proves, which may lie
-    above the printed one. `short`: column "proven" by the one-page proof alone, a larger number,
+    above the printed one. `short`: column "shuffled" by the one-page proof alone, a larger number,
     sooner checked. Raises `RunError` where there is no finished run, `NotApplicableError`
     where there is no such certificate, `ConfigError` without the extra `certificates`.
     """

@@ -1,4 +1,5 @@
-"""Who has which local budget (epsilon0, delta0): named distributions, CSV files, a user's provider.
+"""Each client's budget, of one report or of the whole run: named distributions, CSV files, a user's
+provider.
 
 Budgets are public: they fix each client's randomizer, never its data.
 """
@@ -12,19 +13,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.configuration.sections import BudgetsSection, DataSection
-from fl_shuffle.csv_files import (
+from fl_shuffle._internal.csv_files import (
     looks_like_number,
     read_table,
     real_number,
     whole_number,
     whole_text,
 )
+from fl_shuffle._internal.plugins import load_function
+from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.errors import ConfigError, DataError, InvalidValueError
-from fl_shuffle.plugins import load_function
 
-COLUMNS = ("client_id", "epsilon", "delta")
 LIFETIME = "lifetime_epsilon"
+OF_REPORTS = ("client_id", "epsilon", "delta")
+TOTALS = ("client_id", "total_epsilon")
+HEADERS = tuple(
+    (*columns, *last)
+    for columns in (OF_REPORTS, TOTALS, (*TOTALS, "total_delta"))
+    for last in ((), (LIFETIME,))
+)
+"""Columns of a budgets file: of reports, or of totals."""
 
 NEEDS_DELTA = ("gaussian", "discrete-gaussian")
 """Randomizers without an epsilon at delta = 0."""
@@ -41,12 +49,14 @@ MIXED = (0.5, 0.01)
 
 @dataclass(frozen=True)
 class Budgets:
-    """Local budgets of all clients: float64 arrays of shape [clients].
+    """Budgets of all clients: float64 arrays of shape [clients].
 
-    `lifetime`, if given, bounds each client's own proven epsilon over the whole run. `by_place`: a
-    file named the clients, and nothing else does (`BY_PLACE` says it in words). `before`: epsilons
-    and deltas before they were rounded down to levels, if they were. `lines` [clients]: line
-    and id in the `file` that they were read from, if they were.
+    They are `of` one "report" each, or of the whole "run": then `epsilon` is a client's total, and
+    `delta` is 0 where nothing but the run's target delta was named for it. `lifetime`, if given,
+    bounds each client's own proven epsilon over the whole run. `by_place`: a file named the
+    clients, and nothing else does (`BY_PLACE` says it in words). `before`: epsilons and deltas
+    before they were rounded down to levels, if they were. `lines` [clients]: line and id in the
+    `file` that they were read from, if they were.
     """
 
     epsilon: NDArray[np.float64]
@@ -56,6 +66,7 @@ class Budgets:
     before: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
     file: str = ""
     lines: Sequence[tuple[int, str]] | None = None
+    of: str = "report"
 
     def __post_init__(self) -> None:
         for name, values in (("epsilon", self.epsilon), ("delta", self.delta)):
@@ -83,8 +94,8 @@ class Budgets:
         return f"budgets file {self.file} line {line} (client {_short(name)})"
 
     def require_delta(self, randomizer: str) -> None:
-        """Raise `InvalidValueError` for a delta of 0 where noise has the Gaussian law."""
-        if randomizer not in NEEDS_DELTA:
+        """Raise `InvalidValueError` for a delta of 0 where noise has the Gaussian distribution."""
+        if randomizer not in NEEDS_DELTA or self.of == "run":
             return
         for client in np.flatnonzero(self.delta == 0)[:1]:
             raise InvalidValueError(
@@ -93,12 +104,40 @@ class Budgets:
                 "or set privacy.randomizer = 'laplace', which takes 0",
             )  # fmt: skip
 
+    def require_target_delta(self, delta: float) -> None:
+        """Raise `InvalidValueError` for a total of another delta than the run's target `delta`."""
+        if self.of == "run":
+            for client in np.flatnonzero((self.delta != 0.0) & (self.delta != delta))[:1]:
+                raise InvalidValueError(
+                    f"{self.where(int(client))}: total_delta", float(self.delta[client]),
+                    f"must be privacy.target_delta = {delta:g}, the delta of every epsilon of a "
+                    "run", "leave the column out, or change privacy.target_delta",
+                )  # fmt: skip
+
+    @property
+    def limit(self) -> str:
+        """What stops a client, in words: its lifetime budget, or its total of the run."""
+        if self.of == "report":
+            return "lifetime budget"
+        return "total of the run" + " or lifetime budget" * (self.lifetime is not None)
+
+    @property
+    def limits(self) -> NDArray[np.float64] | None:
+        """The epsilon that each client's own may not exceed over the run; None where nobody has
+        one. A total is a limit too, as it was before rounding, and the smaller one binds."""
+        if self.of == "report":
+            return self.lifetime
+        totals = self.epsilon if self.before is None else self.before[0]
+        return totals if self.lifetime is None else np.minimum(totals, self.lifetime)
+
     def words(self) -> str:
         """How many distinct budgets there are, and what rounding them to levels has changed."""
         now = distinct_budgets(self.epsilon, self.delta)
         low, high = float(self.epsilon.min()), float(self.epsilon.max())
         ends = f"epsilon {low:.4g}" + f" to {high:.4g}" * (low != high)
-        said = f"{now:,} distinct budget{'s' * (now > 1)}, {ends}"
+        kind = "total" if self.of == "run" else "budget"
+        what = "the run" if self.of == "run" else "a report"
+        said = f"{now:,} distinct {kind}{'s' * (now > 1)} of {what}, {ends}"
         if self.before is None:
             return said
         lost = 1.0 - self.epsilon / self.before[0]
@@ -125,27 +164,75 @@ def require_file(section: BudgetsSection) -> None:
         )
 
 
-def require_readable(section: BudgetsSection, data: DataSection, randomizer: str) -> None:
+def require_readable(config: Config) -> None:
     """Raise what is wrong with a budgets file, as far as it shows without the data.
 
     Reading records and making features may take minutes: nobody should wait for them to learn of
     a mistake in line 2. Which names the clients have is only known then.
     """
+    section, data = config.budgets, config.data
     require_file(section)
     if section.distribution != "file":
         return
     if data.partition != "natural":
         budgets = read_budgets(section.file, data.clients)
     else:
-        _, ids, values = _lines_of(Path(section.file))
+        header, ids, values = _lines_of(Path(section.file))
         if len(ids) != data.clients:
             raise ConfigError(
                 f"budgets file {section.file} has {len(ids)} lines, and there are {data.clients} "
                 "clients; keep one line for each, or change data.clients"
             )
-        table, lines = np.array(values), list(enumerate(ids, start=2))
-        budgets = Budgets(table[:, 0], table[:, 1], file=section.file, lines=lines)
-    budgets.require_delta(randomizer)
+        lines = list(enumerate(ids, start=2))
+        budgets = _of_table(header, np.array(values), Path(section.file), lines)
+    _require_kind(section, budgets)
+    budgets.require_delta(config.privacy.randomizer)
+    budgets.require_target_delta(config.privacy.target_delta)
+
+
+def are_totals(section: BudgetsSection) -> bool:
+    """Whether the section's budgets are totals of the run: it says so, or its file's columns do."""
+    if section.of == "run" or section.distribution != "file":
+        return section.of == "run"
+    require_file(section)
+    header, _ = read_table(Path(section.file), "budgets file", *HEADERS)
+    return "total_epsilon" in header
+
+
+def _require_kind(section: BudgetsSection, budgets: Budgets) -> None:
+    """Refuse a file of reports' budgets where totals are expected, and a setting that acts on
+    totals alone where there are none."""
+    if section.of == "run" and budgets.of == "report":
+        raise ConfigError(
+            f"budgets file {section.file} line 1: budgets.of = 'run' needs the column "
+            "total_epsilon in place of epsilon and delta, which are those of one report; rename "
+            "it, or set budgets.of = 'report'"
+        )
+    if section.expected_share is not None and budgets.of == "report":
+        raise InvalidValueError(
+            "budgets.expected_share", section.expected_share,
+            "plans totals of the run, and budgets are of one report here",
+            "leave it out, or set budgets.of = 'run'",
+        )  # fmt: skip
+
+
+def _of_table(
+    header: tuple[str, ...],
+    table: NDArray[np.float64],
+    file: Path,
+    lines: Sequence[tuple[int, str]],
+    *,
+    by_place: bool = False,
+) -> Budgets:
+    """Budgets of a file's numbers [clients, columns - 1] under `header`, in the clients' order."""
+    columns = dict(zip(header[1:], table.T, strict=True))
+    lifetime, source = columns.get(LIFETIME), str(file)
+    if "epsilon" in columns:
+        epsilon, delta, of = columns["epsilon"], columns["delta"], "report"
+    else:
+        epsilon, of = columns["total_epsilon"], "run"
+        delta = columns.get("total_delta", np.zeros(len(table)))
+    return Budgets(epsilon, delta, lifetime, by_place, file=source, lines=lines, of=of)
 
 
 def make_budgets(
@@ -158,7 +245,9 @@ def make_budgets(
     for a CSV that does not fit the clients' names.
     """
     generator = np.random.Generator(np.random.Philox(key=[section.seed, 0x42554447]))
-    delta = np.full(clients, section.delta)
+    # A total has the run's target delta, which this section does not know.
+    named = 0.0 if section.of == "run" else section.delta
+    delta = np.full(clients, named)
     name = section.distribution
     require_file(section)
     if name == "file":
@@ -182,7 +271,10 @@ def make_budgets(
     elif name == "groups":
         budgets = Budgets(generator.permutation(_group_epsilons(section, clients)), delta)
     else:
-        budgets = _provided(name, clients, generator, section.delta)
+        budgets = _provided(name, clients, generator, named)
+    if name != "file":
+        budgets = replace(budgets, of=section.of)
+    _require_kind(section, budgets)
     if section.levels:
         return round_down(budgets, section.levels)
     return budgets
@@ -223,21 +315,30 @@ def round_down(budgets: Budgets, levels: int) -> Budgets:
     """Budgets rounded *down* to at most `levels` values, so that more clients share a randomizer.
 
     Clients are cut into groups of nearly equal size by epsilon; each group takes its smallest
-    epsilon (and smallest delta), so nobody's budget grows.
+    epsilon (and the smallest delta of all), so no budget grows. Clients of equal epsilon stay in
+    one group, and where `levels` are enough for every distinct epsilon, all are kept.
     """
-    order = np.argsort(budgets.epsilon, kind="stable")
-    epsilon, delta = budgets.epsilon.copy(), np.full_like(budgets.delta, budgets.delta.min())
-    for group in np.array_split(order, min(levels, len(budgets))):
-        epsilon[group] = budgets.epsilon[group[0]]
+    values, counts = np.unique(budgets.epsilon, return_counts=True)
+    ends, floors, first = np.cumsum(counts), [], 0
+    for left in range(min(levels, len(values)), 0, -1):
+        floors.append(values[first])
+        taken = ends[first - 1] if first else 0
+        # An equal share of the clients that are left, cut before the epsilon that exceeds it. Each
+        # group has one distinct epsilon at least, and leaves one for each group after it.
+        share = -(-(len(budgets) - taken) // left)
+        cut = int(np.searchsorted(ends, taken + share, side="right"))
+        first = min(max(cut, first + 1), len(values) - left + 1)
+    epsilon = np.array(floors)[np.searchsorted(floors, budgets.epsilon, side="right") - 1]
+    delta = np.full_like(budgets.delta, budgets.delta.min())
     return replace(budgets, epsilon=epsilon, delta=delta, before=(budgets.epsilon, budgets.delta))
 
 
 def read_budgets(
     path: str | Path, clients: int | None = None, names: Sequence[str] | None = None
 ) -> Budgets:
-    """Read `client_id,epsilon,delta`, a line for each of `clients` clients (not given: of as many
-    as the file has), in any order.
+    """Read `client_id,epsilon,delta` or `client_id,total_epsilon` (`HEADERS`), in any order.
 
+    The file has a line for each of `clients` clients (not given: of as many as it has).
     Ids are the clients' `names` where all of them are; else numbers 0 .. clients-1, unless a
     client's name looks like a number; else, where clients have no names, texts, taken in the order
     of the file. Raises `ConfigError` naming the
@@ -245,10 +346,10 @@ def read_budgets(
     ids of two kinds, and missing, duplicate or extra clients.
     """
     source = Path(path)
-    width, ids, values = _lines_of(source)
+    header, ids, values = _lines_of(source)
     count = len(ids) if clients is None else clients
     places, by_place = _places(source, ids, count, names)
-    table, lines = np.full((count, width - 1), np.nan), [(0, "")] * count
+    table, lines = np.full((count, len(header) - 1), np.nan), [(0, "")] * count
     for number, (place, row) in enumerate(zip(places, values, strict=True), start=2):
         if not np.isnan(table[place, 0]):
             raise _twice(f"budgets file {source} line {number}", str(place))
@@ -260,25 +361,24 @@ def read_budgets(
             f"budgets file {source}: {absent.size} of {count} clients are missing, first client "
             f"{first}; add a line for each"
         )
-    lifetime = table[:, 2] if width > len(COLUMNS) else None
-    return Budgets(table[:, 0], table[:, 1], lifetime, by_place, file=str(source), lines=lines)
+    return _of_table(header, table, source, lines, by_place=by_place)
 
 
-def _lines_of(source: Path) -> tuple[int, list[str], list[list[float]]]:
-    """How many columns a budgets file has, and each line's id and numbers; line 2 is the first."""
-    width, rows = read_table(source, "budgets file", COLUMNS, LIFETIME)
+def _lines_of(source: Path) -> tuple[tuple[str, ...], list[str], list[list[float]]]:
+    """The columns of a budgets file, and each line's id and numbers; line 2 is the first."""
+    header, rows = read_table(source, "budgets file", *HEADERS)
     ids: dict[str, int] = {}
     values = []
     for number, (where, row) in enumerate(rows):
-        values.append(_budget_row(where, row))
+        values.append(_budget_row(where, header, row))
         if ids.setdefault(row[0].strip(), number) != number:
             raise _twice(where, row[0].strip())
-    return width, list(ids), values
+    return header, list(ids), values
 
 
 def names_of_lines(path: str | Path) -> list[str]:
     """The names in a budgets file that is taken line by line; empty where numbers stand there."""
-    _, rows = read_table(Path(path), "budgets file", COLUMNS, LIFETIME)
+    _, rows = read_table(Path(path), "budgets file", *HEADERS)
     names = [row[0].strip() for _, row in rows]
     return [] if any(map(looks_like_number, names)) else names
 
@@ -354,7 +454,7 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _budget_row(where: str, row: list[str]) -> list[float]:
+def _budget_row(where: str, header: tuple[str, ...], row: list[str]) -> list[float]:
     numbers = [real_number(cell) for cell in row[1:]]
     values = [number for number in numbers if number is not None]
     if not row[0].strip() or len(values) != len(numbers):
@@ -363,12 +463,17 @@ def _budget_row(where: str, row: list[str]) -> list[float]:
             f"{len(numbers)} numbers"
         )
     whom = f"for client {_short(row[0].strip())}"
-    if not np.isfinite(values[0]) or values[0] <= 0:
-        raise ConfigError(
-            f"{where}: epsilon = {row[1]} {whom} must be finite and > 0, for example 1.0"
-        )
-    if not np.isfinite(values[1]) or not 0 <= values[1] < 1:
-        raise ConfigError(f"{where}: delta = {row[2]} {whom} must be in [0, 1), for example 1e-6")
-    if len(row) > len(COLUMNS) and not values[2] > 0:
-        raise ConfigError(f"{where}: {LIFETIME} = {row[3]} {whom} must be > 0 (it may be inf)")
+    for name, cell, value in zip(header[1:], row[1:], values, strict=True):
+        if name == LIFETIME:
+            good, allowed = value > 0, "must be > 0 (it may be inf)"
+        elif name.endswith("epsilon"):
+            good = bool(np.isfinite(value)) and value > 0
+            allowed = "must be finite and > 0, for example 1.0"
+        else:
+            # What is 0 in `Budgets` of totals is what no file has named.
+            good, allowed = 0 <= value < 1, "must be in [0, 1), for example 1e-6"
+            if name == "total_delta":
+                good, allowed = 0 < value < 1, "must be in (0, 1), for example 1e-6"
+        if not good:
+            raise ConfigError(f"{where}: {name} = {cell} {whom} {allowed}")
     return values

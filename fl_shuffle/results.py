@@ -3,72 +3,138 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.plugins import data_frame
+from fl_shuffle._internal.renamed import RenamedKeys, renamed_attribute, warn_renamed
+from fl_shuffle._internal.threads import with_one_blas_thread
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import RunError, require_integer
+from fl_shuffle.errors import RunError, first_line, require_integer
 from fl_shuffle.ledger.reader import RunView
+from fl_shuffle.ledger.tables import OLD_CSV
 from fl_shuffle.report.record import RunRecord, read_run
 from fl_shuffle.report.tables import clients_table
+from fl_shuffle.runs.directory import MODEL, checkpoint_name, checkpoints_in
 from fl_shuffle.runs.views import summary_of
-from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from pandas import DataFrame
     from torch import nn
+
+    from fl_shuffle.report.history import SpendHistory
 
 
 @dataclass(frozen=True)
 class ClientSpend:
-    """One client's bill: nats at `delta`, for replacing one unit of it.
+    """One client's spend in nats at `delta`, for replacing one unit of it.
 
-    `epsilon` is proven, in the column that matches what the run releases: `proven_epsilon` counts
-    the shuffler, `sum_epsilon` holds towards whoever sees sums alone (NaN where nothing is proven
-    of them), `local_epsilon` is its own noise alone. `epsilon0` and `delta0` are the local budget
-    of one of its reports.
+    `epsilon` is proven, in the column that matches what the run releases: `shuffled_epsilon` counts
+    the shuffler, `sum_epsilon` holds against an attacker who sees only sums (NaN where nothing is
+    proven of them), `local_epsilon` is its own noise alone. `epsilon0` and `delta0` are the local
+    budget of one of its reports.
     """
 
-    client: int
+    client_id: int
     rounds: int
     epsilon: float
-    proven_epsilon: float
+    shuffled_epsilon: float
     sum_epsilon: float
     local_epsilon: float
     delta: float
     epsilon0: float
     delta0: float
 
+    client = renamed_attribute("client", "client_id")
+    proven_epsilon = renamed_attribute("proven_epsilon", "shuffled_epsilon")
+
 
 BILL = tuple(each.name for each in fields(ClientSpend) if each.name != "epsilon")
 
 
 class ClientLedger:
-    """A run's ledger, with every client's privacy worked out again from it."""
+    """A run's ledger, with every client's privacy recomputed from it."""
 
     def __init__(self, directory: Path) -> None:
         self.record: RunRecord = read_run(directory)
 
     @cached_property
-    def table(self) -> Mapping[str, NDArray[Any]]:
-        """One row a client, counted again."""
+    def _table(self) -> Mapping[str, NDArray[Any]]:
         return clients_table(self.record, recount=True)
+
+    def to_dict(self) -> dict[str, NDArray[Any]]:
+        """Return one row for each client, computed again: columns of equal length."""
+        return RenamedKeys(self._table, OLD_CSV)
+
+    def to_frame(self) -> DataFrame:
+        """Return `to_dict()` as a pandas data frame.
+
+        Raises
+        ------
+        ConfigError
+            If pandas is not installed.
+        """
+        return data_frame(self.to_dict())
+
+    @property
+    def table(self) -> Mapping[str, NDArray[Any]]:
+        """The old name of `to_dict()`."""
+        warn_renamed("ClientLedger.table", "ClientLedger.to_dict()")
+        return self.to_dict()
 
     def __len__(self) -> int:
         return len(self.record.totals.rounds)
 
     def client(self, number: int) -> ClientSpend:
-        """The bill of client `number` (0 to clients - 1). Raises `InvalidValueError`."""
+        """Return the spend of client `number` (0 to clients - 1). Raises `InvalidValueError`."""
         require_integer("client", number, minimum=0, maximum=len(self) - 1)
-        own = {name: column[number].item() for name, column in self.table.items()}
+        own = {name: column[number].item() for name, column in self._table.items()}
+        own["client_id"] = own["client"]
         epsilon = float(self.record.totals.headline[number])
         return ClientSpend(epsilon=epsilon, **{name: own[name] for name in BILL})
+
+    @with_one_blas_thread
+    def history(self, clients: Sequence[int] | None = None) -> SpendHistory:
+        """Return what clients had spent after every round.
+
+        Parameters
+        ----------
+        clients : sequence of int, optional
+            Numbers of clients, 0 to clients - 1, in any order; all clients by default. One client
+            is much cheaper than all of them.
+
+        Returns
+        -------
+        SpendHistory
+            Epsilons (nats, at the run's delta) in arrays of shape (rounds, clients), one for each
+            column; `epsilon` is the column that matches what the run releases. The last row is
+            what `client` gives.
+
+        Raises
+        ------
+        InvalidValueError
+            For a number that no client has.
+
+        Examples
+        --------
+        With `result` of the quickstart, `result.ledger.history().epsilon` has the shape (30, 718),
+        and `result.ledger.history([17]).to_frame()` holds client 17 alone.
+        """
+        from fl_shuffle.report.history import spend_history
+
+        if clients is None:
+            return spend_history(self.record)
+        last = len(self.record.class_of) - 1
+        chosen = [require_integer("client", each, minimum=0, maximum=last) for each in clients]
+        return spend_history(self.record, np.array(chosen, dtype=np.int64))
 
 
 class Result:
@@ -87,7 +153,7 @@ class Result:
         accuracy = "-" if self.accuracy is None else f"{self.accuracy:.2%}"
         return (
             f"<Result of {self._view.last_round} rounds: accuracy {accuracy}, epsilon <= "
-            f"{self.epsilon:.4g} at delta = {self.delta:g} for the worst client, in "
+            f"{self.epsilon:.4g} at delta = {self.delta:g} for the most exposed client, in "
             f"{self.directory}>"
         )
 
@@ -98,19 +164,19 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """The proven epsilon (nats, at `delta`) of the worst client, in the column that matches
-        what the run releases (`headline`); NaN if nothing was released."""
+        """The proven epsilon (nats, at `delta`) of the most exposed client, in the column that
+        matches what the run releases (`headline`); NaN if nothing was released."""
         return _known(self._view.epsilon)
 
     @property
     def headline(self) -> str | None:
-        """The column of `epsilon`: `proven` where shuffled reports are seen, `sum` where only sums
-        are; None if nothing was released."""
+        """The column of `epsilon`: `shuffled` where shuffled reports are seen, `sum` where only
+        sums are, `none` without any privacy; None if nothing was released."""
         return self._view.headline if self._view.last_round else None
 
     @property
     def sum_epsilon(self) -> float:
-        """The proven epsilon of the worst client towards whoever sees sums of reports alone; NaN
+        """The proven epsilon of the most exposed client against an attacker who sees only sums; NaN
         where nothing is proven of them."""
         return _known(self._view.spent("sum"))
 
@@ -138,13 +204,13 @@ class Result:
     @cached_property
     def metrics(self) -> dict[str, NDArray[Any]]:
         """Columns of equal length, one row a round, NaN where there is no number; `round` and
-        `n_reports` are whole numbers, the rest float64. `pandas.DataFrame` takes them as they
+        `num_reports` are whole numbers, the rest float64. `pandas.DataFrame` takes them as they
         are."""
         return self._view.table()
 
     @cached_property
     def ledger(self) -> ClientLedger:
-        """Every client's bill: `ledger.client(17)`."""
+        """The spend of every client: `ledger.client(17)`."""
         return ClientLedger(self.directory)
 
     @with_one_blas_thread
@@ -158,7 +224,7 @@ class Result:
         The relation is REPLACE_ONE. Raises as `fl_shuffle.to_dp_accounting`, and
         `InvalidValueError` for a client that there is not.
         """
-        from fl_shuffle.accounting.engine import dp_accounting_export as export
+        from fl_shuffle.accounting.numerics import dp_accounting_export as export
 
         require_integer("client", client, minimum=0, maximum=len(self.ledger) - 1)
         spent = self.ledger.record.accountant.of_client(client)
@@ -171,26 +237,67 @@ class Result:
 
         Raises `RunError` for a run of your own ServerApp, whose model only you can build.
         """
-        from safetensors.torch import load_file
-
-        from fl_shuffle.data.task import load_task
-
-        if self.config.app.custom_server:
-            raise RunError(
-                f"the model of a run with app.server = {self.config.app.server!r} is your own: "
-                "build it and load_state_dict(safetensors.torch.load_file(directory / "
-                "'model.safetensors'))"
-            )
-        model = load_task(self.config).model(self.config)
-        model.load_state_dict(load_file(self.directory / "model.safetensors"))
-        return model.eval()
+        return load_model(self.directory)
 
     @with_one_blas_thread
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the run's privacy report, one HTML page; returns where it is."""
+    def report(self, path: str | Path | None = None, *, clients: Sequence[int] = ()) -> Path:
+        """Write the run's privacy report, one HTML page; returns where it is.
+
+        The page shows the spend of these `clients`, by their numbers, one by one. Raises
+        `InvalidValueError` for a number that no client has.
+        """
         from fl_shuffle.report.page import write_report
 
-        return write_report([self.ledger.record], None if path is None else Path(path))
+        record, last = read_run(self.directory), len(self.ledger) - 1
+        record.followed = tuple(
+            require_integer("client", each, minimum=0, maximum=last) for each in clients
+        )
+        return write_report([record], None if path is None else Path(path))
+
+
+def load_model(directory: str | Path, *, round_number: int | None = None) -> nn.Module:
+    """Return the model of a run, rebuilt from its configuration.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Folder of the run. With a `round_number` the run need not be finished.
+    round_number : int, optional
+        The model after this round, which `run.checkpoint_every` saved; by default the final one.
+
+    Returns
+    -------
+    torch.nn.Module
+        In evaluation mode, on the processor. The data are loaded for their shapes.
+
+    Raises
+    ------
+    RunError
+        If the folder holds no such model, or the run has a ServerApp of your own, whose model only
+        you can build.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from fl_shuffle.data.task import load_task
+
+    folder = Path(directory)
+    config = parse_config(RunView(folder).config)
+    name = MODEL if round_number is None else checkpoint_name(round_number)
+    if config.app.custom_server:
+        raise RunError(
+            f"the model of a run with app.server = {config.app.server!r} is your own: build it and "
+            f"load_state_dict(safetensors.torch.load_file(directory / {name!r}))"
+        )
+    if not (folder / name).is_file():
+        saved = ", ".join(map(str, checkpoints_in(folder))) or "none"
+        raise RunError(f"{folder} holds no {name}; models were saved after rounds: {saved}")
+    model = load_task(config).model(config)
+    try:
+        model.load_state_dict(load_file(folder / name))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise RunError(f"{folder / name} is not the run's model: {first_line(error)}") from None
+    return model.eval()
 
 
 def _known(value: float | None) -> float:

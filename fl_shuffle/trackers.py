@@ -22,9 +22,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+from fl_shuffle._internal.plugins import load_function, require_extra
 from fl_shuffle.errors import ConfigError, require_choice
 from fl_shuffle.ledger.store import settings_of
-from fl_shuffle.plugins import load_function, require_extra
 from fl_shuffle.runs.events import (
     Observer,
     RoundOutcome,
@@ -34,7 +34,7 @@ from fl_shuffle.runs.events import (
     publishes_times,
 )
 
-FINAL = ("accuracy", "loss", "epsilon", "proven_epsilon", "sum_epsilon", "delta", "rounds")
+FINAL = ("accuracy", "loss", "epsilon", "shuffled_epsilon", "sum_epsilon", "delta", "rounds")
 """Of the summary: what a list of runs is compared by."""
 
 
@@ -93,7 +93,7 @@ def finite(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 class _Library(Watcher):
     """Hands a run on to a library: how it began, each round's finite numbers (metrics, reports,
-    each column's epsilon of the worst client), and how it ended.
+    each column's epsilon of the most exposed client), and how it ended.
 
     Where a run publishes no times, a round's time is its number.
     """
@@ -112,7 +112,7 @@ class _Library(Watcher):
 
     def round(self, outcome: RoundOutcome) -> None:
         """The round's numbers."""
-        found: dict[str, Any] = {**outcome.metrics, "reports": float(outcome.spend.n_reports)}
+        found: dict[str, Any] = {**outcome.metrics, "num_reports": float(outcome.spend.num_reports)}
         found |= {f"epsilon/{name}": each.worst for name, each in outcome.spend.columns.items()}
         self.log(finite(found), outcome.round_number)
 
@@ -223,7 +223,7 @@ class WandbTracker(_Library):
         if not publishes_times(self.run.config):
             raise ConfigError(
                 "--track wandb writes down when rounds end, and how long clients compute may "
-                "hang on their records; with run.entropy = 'system' use tensorboard or mlflow"
+                "depend on their records; with run.entropy = 'system' use tensorboard or mlflow"
             )
         quiet = {"x_disable_stats": True, "x_disable_meta": True, "disable_git": True}
         self.library = wandb.init(

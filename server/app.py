@@ -1,21 +1,17 @@
-"""The server of a federation in the shuffle model: budgets, shuffler, accountant, ledger, rounds.
+"""The server of a federation in the shuffle model: budgets, accountant, ledger, shuffler, rounds.
 
-`fl-shuffle simulate`, Ray and `flwr run .` all run this file, and so do ServerApps of a user's own
-(`ShuffleStrategy.of`). Behind it a run directory remains, whose ledger says what every round has
-cost every client.
+`fl-shuffle simulate`, Ray, and `flwr run .` all execute this file. It leaves a run directory, whose
+ledger holds what every round has cost every client. A user's own ServerApp has
+`ShuffleStrategy.of`, which puts the same parts together in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.federation import Federation, RunParts
-from fl_shuffle.flower.frozen import Frozen
+from fl_shuffle.federation import Federation
+from fl_shuffle.federation.optimizer import ServerOptimizer
 from fl_shuffle.flower.messages import vector_of
 from fl_shuffle.flower.strategy import ShuffleStrategy
 
@@ -24,47 +20,32 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play all rounds that the budgets allow."""
+    """Execute all rounds that the budgets allow."""
     federation = Federation.of_server(grid, context)  # configuration -> records, budgets, noise
-    arrays, rounds = federation.arrays(federation.model()), federation.config.run.rounds
-    with strategy_of(federation, grid, context, arrays) as strategy:
-        strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=federation.evaluate())
-
-
-@contextmanager
-def strategy_of(
-    federation: RunParts,
-    grid: Grid,
-    context: Context,
-    arrays: ArrayRecord,
-    metrics: tuple[str, ...] = (),
-    frozen: Frozen | None = None,
-) -> Iterator[ShuffleStrategy]:
-    """The strategy that trains these arrays, between opening a run directory and completing it.
-
-    `metrics` names what a user's own server measures; `frozen` is what of its model stays.
-    """
-    nodes = federation.nodes(grid)  # whom to ask for whose reports
-    optimizer = ServerOptimizer(federation.config.server, vector_of(arrays))
-    dimension = optimizer.current().numel()
+    arrays = federation.arrays(federation.model())
+    model = vector_of(arrays)
+    dimension = len(model)
+    nodes = federation.nodes(grid)  # which node holds the records of which clients
 
     # What every client has spent, in columns: as published (GSPA, specific), proven, attacked.
     accountant = federation.accountant(dimension)
-    with federation.open_ledger(grid, context, accountant, dimension, metrics) as ledger:
-        ledger.restore(optimizer)  # where a run goes on
+    with federation.open_ledger(grid, context, accountant, dimension, ()) as ledger:
+        begun = ledger.resumed  # a resumed run continues where it stopped
+        optimizer = ServerOptimizer(federation.config.server, model, begun.optimizer_state)
         # Releases reports in random order, or their sum; never too few to hide anybody.
-        shuffler = federation.shuffler(context, ledger.run, dimension, ledger.counted)
+        shuffler = federation.shuffler(context, ledger.run, dimension, begun.counted)
         strategy = ShuffleStrategy(
             shuffler=shuffler,
-            # Durable: reserves a round before it is played, commits it before it is released.
+            # Durable: reserves a round before it is sent, commits it before it is released.
             ledger=ledger,
             optimizer=optimizer,
-            schedule=federation.schedule,  # who takes part, all at once or one after the other
+            schedule=federation.schedule,  # which clients take part: together, or one by one
             nodes=nodes,
             analyzer=federation.analyzer,  # the mean of the reports, or a robust estimate of it
-            frozen=frozen,
+            keep=federation.keeper(ledger),  # models that are saved on the way
         )
-        yield strategy
+        rounds = federation.config.run.rounds
+        strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=federation.evaluate())
         state = federation.state(strategy.released())
         ledger.finish(state, strategy.stopped, failed=strategy.failed)
         shuffler.forget(ledger.rounds)  # all that its last batch led to is durable

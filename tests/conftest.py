@@ -7,6 +7,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,37 @@ def coarse_pairs() -> Iterator[None]:
         patch.setattr(equal_rounds, "ROUND_NODES_PER_SD", 2.0)
         patch.setitem(equal_rounds.shuffled_pair.__kwdefaults__, "per_sd", 2.0)
         patch.setattr(equal_rounds, "ROUND_ENOUGH_DELTA", 1e-8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def halving_shuffles() -> Iterator[None]:
+    """A shuffle hides a client as twice its noise would: a formula, instead of seconds for a round.
+
+    Nothing of it is kept for other tests.
+    """
+
+    import numpy as np
+
+    from fl_shuffle.accounting.rounds import round_library
+    from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon, own_pair
+
+    def half(law: Any) -> Any:
+        return law._replace(exposure=0.5 * law.exposure)
+
+    def curve(kind: Any) -> SimpleNamespace:
+        law = half(kind.law)
+        return SimpleNamespace(
+            credit=True, delta=lambda epsilon: float(local_delta(law, 1, np.array([epsilon]))[0])
+        )
+
+    def alone(single: Any) -> float:
+        return local_epsilon(half(single.played.law), 1, single.delta)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(round_library, "curve_of", curve)
+        patch.setattr(round_library, "_certified_pair", lambda kind: own_pair(half(kind.law)))
+        patch.setattr(round_library, "_alone_epsilon", alone)
         yield
 
 

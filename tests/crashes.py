@@ -77,7 +77,7 @@ def resume(folder: Path, *options: str) -> int:
 
 def released(run: Path) -> list[tuple[int, int, int]]:
     """(round, attempt, how many reports) of everything that its ledger says was released."""
-    select = "SELECT round, attempt, count(*) FROM attendance GROUP BY attempt ORDER BY attempt"
+    select = "SELECT round, attempt, count(*) FROM participation GROUP BY attempt ORDER BY attempt"
     return stored(run, select)
 
 

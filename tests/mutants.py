@@ -4,11 +4,15 @@
 
 plays `mutants.toml`: every edit in a copy of the repository, with only the tests it names. A fault
 that no test notices is a hole in the suite. NAME is a name, an area, or a part of a name.
+
+An edit is a short fragment, which stands once in the function that it names: renames elsewhere in
+the file do not matter.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import shutil
@@ -20,6 +24,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -36,12 +41,37 @@ LIBRARIES = (
     *("numpy", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats", "torch"),
     *("cryptography.hazmat.primitives.ciphers.aead", "hypothesis", "mpmath", "pytest", "rich"),
     *("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "safetensors"),
+    *("opacus.grad_sample", "opacus.layers"),
 )
+
+
+@lru_cache(maxsize=32)
+def spans_of(text: str) -> dict[str, list[tuple[int, int]]]:
+    """Where functions and classes lie in a module's text, by name (`Class.method`), decorators
+    included: several places for a name that is defined several times."""
+    lines = [0]
+    for line in text.split("\n"):
+        lines.append(lines[-1] + len(line) + 1)
+    found: dict[str, list[tuple[int, int]]] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+                span = lines[first - 1], lines[child.end_lineno or first]
+                found.setdefault(prefix + child.name, []).append(span)
+                name = f"{prefix}{child.name}."
+            visit(child, name)
+
+    visit(ast.parse(text), "")
+    return found
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of `file`, the text `old` becoming `new`; each of `must_fail` must then fail."""
+    """One edit of `file`: the text `old` in `function` (`Class.method`; without one in the whole
+    file) becomes `new`. Each of `must_fail` must then fail."""
 
     name: str
     area: str
@@ -49,6 +79,23 @@ class Mutant:
     old: str
     new: str
     must_fail: tuple[str, ...]
+    function: str = ""
+
+    def places(self, text: str) -> list[int]:
+        """Where `old` begins in the file's text, within the function."""
+        spans = spans_of(text).get(self.function, []) if self.function else [(0, len(text))]
+        found = list[int]()
+        for start, end in spans:
+            at = text.find(self.old, start, end)
+            while at >= 0:
+                found.append(at)
+                at = text.find(self.old, at + 1, end)
+        return found
+
+    def applied(self, text: str) -> str:
+        """The file's text with the edit; there must be one place for it."""
+        (at,) = self.places(text)
+        return text[:at] + self.new + text[at + len(self.old) :]
 
     def why_not(self, root: Path = ROOT) -> str | None:
         """Why the edit cannot be made, if it cannot."""
@@ -57,8 +104,11 @@ class Mutant:
             path = root / file
             return path.read_text(encoding="utf-8").count(text) if path.is_file() else 0
 
-        if (found := holds(self.file, self.old)) != 1:
-            return f"{self.name}: {self.file} holds its text {found} times; {NO_LONGER_FITS}"
+        path = root / self.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if (found := len(self.places(text))) != 1:
+            where = f"{self.function} of {self.file}" if self.function else self.file
+            return f"{self.name}: {where} holds its text {found} times; {NO_LONGER_FITS}"
         for test in self.must_fail:
             file, _, function = test.partition("::")
             if not holds(file, f"def {function.partition('[')[0]}("):
@@ -114,7 +164,7 @@ class Copy:
         if mutant is not None:
             path = self.folder / mutant.file
             text = path.read_text(encoding="utf-8")
-            path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+            path.write_text(mutant.applied(text), encoding="utf-8")
             # Python compares times in whole seconds with those of what it compiled.
             Path(cache_from_source(str(path))).unlink(missing_ok=True)
         child = os.fork()

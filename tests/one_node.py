@@ -75,12 +75,12 @@ class OneNode:
         model = array_record({"p": parameters.numpy()}, shared=True)
         tables = self.federation.config.to_dict()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Federation, "made_of", lambda _: self.federation)
+            patch.setattr(Federation, "made_of", lambda *_: self.federation)
             return replies(page.app, model, request, tables=tables)[0]
 
     def means(self, clients: np.ndarray, parameters: Tensor) -> Tensor:
         """Clipped means [k, d]."""
-        return self.federation.clipper(parameters, clients)
+        return self.federation.clipper(parameters, clients, 1)
 
     def reports(self, request: TrainRequest, parameters: Tensor) -> np.ndarray:
         """Reports [k, d]."""

@@ -1,6 +1,6 @@
 """Exact references that share no code with the product: enumerated shuffles, fine sums.
 
-A report's law is a row of probabilities; a shuffle shows how often each report occurred.
+A report's distribution is a row of probabilities; a shuffle shows how often each report occurred.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def cells(mean: Sequence[float] | np.ndarray, edges: np.ndarray, noise: str) -> 
     laws = []
     for centre in mean:
         low, high = np.append(-np.inf, edges - centre), np.append(edges - centre, np.inf)
-        # Right of the centre by upper tails: differences of small numbers keep their digits.
+        # Right of the center by upper tails: differences of small numbers keep their digits.
         flip = low > 0.0
         laws.append(below(np.where(flip, -low, high)) - below(np.where(flip, -high, low)))
     result: np.ndarray = reduce(np.multiply.outer, laws).ravel()
@@ -85,7 +85,8 @@ def cells(mean: Sequence[float] | np.ndarray, edges: np.ndarray, noise: str) -> 
 
 
 def shuffled_law(rows: Rows) -> Histogram:
-    """Law of the histogram of independent reports; rows[j] is client j's report law."""
+    """Distribution of the histogram of independent reports; rows[j] is client j's report
+    distribution."""
     law: Histogram = {(0,) * len(rows[0]): 1.0}
     for row in rows:
         following: Histogram = defaultdict(float)
@@ -133,7 +134,8 @@ def worst_of(own: Matrix, batches: Iterable[Rows]) -> Callable[[float], float]:
 
 
 def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
-    """Of client 0, whatever everybody holds: matrices[j][x] is client j's report law at input x."""
+    """Of client 0, whatever everybody holds: matrices[j][x] is client j's report distribution at
+    input x."""
     return worst_of(matrices[0], itertools.product(*matrices[1:]))(epsilon)
 
 
@@ -171,7 +173,8 @@ def clone_pair(epsilon0: float, n: int, printed: bool = False) -> tuple[Histogra
 
 def divergence_among_equals(mu: float, at: float, count: int, epsilon: float) -> float:
     """(1/n) E(L_1 + .. + L_n)_+ of Gaussian reports, by a transform: exact where all `count` others
-    hold the mean `at` and the client moves from mu/2 to -mu/2, lengths in noise widths."""
+    hold the mean `at` and the client moves from mu/2 to -mu/2, lengths in noise standard
+    deviations."""
     a, n, cells, width = math.exp(epsilon), count + 1, 1 << 20, 3000.0  # sums do not wrap
     x = np.linspace(-9, 9, 200_001)
     mass = np.exp(-0.5 * x * x)
@@ -202,7 +205,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 def gram_stop_loss(gram: tuple[float, float, float], a: float, t: np.ndarray) -> np.ndarray:
     """E(L - t)_+ of a Gaussian report with these displacements: closed form given y's normal
-    variable, a fine sum over it (docs/proofs.md, section 12)."""
+    variable, a fine sum over it (docs/research/proofs, section 12)."""
     u, w, x = gram
     t = np.atleast_1d(t)
     g = G[::4, None]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fl_shuffle.budgets import Budgets, make_budgets, read_budgets, round_down
 from fl_shuffle.cli import main
@@ -54,25 +56,25 @@ def test_rounding_down_never_raises_a_budget_and_bounds_the_levels() -> None:
 
 def test_budgets_say_how_many_there_are_and_what_rounding_changes() -> None:
     budgets = Budgets(np.array([3.0, 6.0, 4.0, 6.0]), np.full(4, 1e-5))
-    assert budgets.words() == "3 distinct budgets, epsilon 3 to 6"
+    assert budgets.words() == "3 distinct budgets of a report, epsilon 3 to 6"
     said = round_down(budgets, 1).words()
-    assert "1 distinct budget, epsilon 3, rounded down from 3" in said
+    assert "1 distinct budget of a report, epsilon 3, rounded down from 3" in said
     assert "31.2% of its epsilon on average, 50.0% at most" in said
     assert "changes none" in round_down(budgets, 4).words()
     equal = Budgets(np.full(4, 3.0), np.array([1e-5, 1e-5, 1e-6, 1e-5]))
-    assert "2 distinct budgets, epsilon 3" in equal.words()
+    assert "2 distinct budgets of a report, epsilon 3" in equal.words()
     assert "rounded down from 2 (budgets.levels)" in round_down(equal, 4).words()
 
 
 def test_a_named_file_is_not_rounded_to_other_budgets_levels(tmp_path: Path) -> None:
     """`quickstart` has levels = 2 for budgets that it draws: a file's own are taken as they are."""
     path = tmp_path / "b.csv"
-    path.write_text(HEADER + "".join(f"{k},{3 + 3 * (k > 400)},1e-5\n" for k in range(718)))
+    path.write_text(HEADER + "".join(f"{k},{3 * (1 + k % 3)},1e-5\n" for k in range(718)))
     named = {"budgets.distribution": "file", "budgets.file": str(path)}
     for overrides in (named, [f"{key}={value}" for key, value in named.items()]):
         section = resolve_config("quickstart", overrides).budgets
-        assert np.unique(make_budgets(section, 718).epsilon).tolist() == [3.0, 6.0]
-    for given, left in ((1, [3.0]), (2, [3.0])):
+        assert np.unique(make_budgets(section, 718).epsilon).tolist() == [3.0, 6.0, 9.0]
+    for given, left in ((1, [3.0]), (2, [3.0, 6.0])):
         section = resolve_config("quickstart", {**named, "budgets.levels": given}).budgets
         assert np.unique(make_budgets(section, 718).epsilon).tolist() == left
     tables = {"budgets": {"distribution": "file", "file": str(path), "levels": 1}}
@@ -87,6 +89,44 @@ def test_rounding_down_raises_neither_number(levels: int) -> None:
     rounded = round_down(budgets, levels)
     assert (rounded.epsilon <= budgets.epsilon).all() and (rounded.delta <= budgets.delta).all()
     assert len({*zip(rounded.epsilon.tolist(), rounded.delta.tolist(), strict=True)}) <= levels
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equal_budgets_stay_equal_and_use_every_level(seed: int) -> None:
+    """Clients that asked for the same epsilon get the same, however many there are."""
+    rng = np.random.default_rng(seed)
+    values = np.sort(rng.uniform(0.1, 9.0, rng.integers(1, 12)))
+    asked = rng.permutation(np.repeat(values, rng.geometric(0.05, values.size)))
+    for levels in (1, 2, 3, 5, len(values), 40):
+        rounded = round_down(Budgets(asked, np.full(asked.size, 1e-6)), levels).epsilon
+        left = [np.unique(rounded[asked == value]) for value in values]
+        assert all(each.size == 1 for each in left) and (rounded <= asked).all()
+        assert (np.diff(np.concatenate(left)) >= 0).all()
+        assert np.unique(rounded).size == min(levels, values.size)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"distribution": "mixed"},
+        {"distribution": "groups"},
+        {"distribution": "groups", "conservative": 3.0, "moderate": 6.0, "liberal": 6.0},
+        {"distribution": "listed", "epsilons": (3.0,) * 72 + (6.0,) * 646},
+        {"distribution": "listed", "epsilons": (1.0, 2.0, *(3.0,) * 10)},
+        {"distribution": "constant"},
+        {"distribution": "tests.test_budgets:three_epsilons"},
+    ],
+)
+def test_levels_as_many_as_budgets_change_none(section: dict[str, Any]) -> None:
+    clients = len(section.get("epsilons", "")) or 718
+    drawn = make_budgets(BudgetsSection(**section), clients)
+    wanted = make_budgets(BudgetsSection(**section, levels=3), clients)
+    assert np.array_equal(wanted.epsilon, drawn.epsilon)
+    assert "changes none" in wanted.words()
+
+
+def three_epsilons(clients: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    return generator.choice([0.5, 1.0, 4.0], clients, p=[0.05, 0.05, 0.9])
 
 
 def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
@@ -269,3 +309,19 @@ def test_budgets_by_number_stand_in_the_toml(tmp_path: Path) -> None:
     of_a_file = BudgetsSection(distribution="file", file=str(tmp_path / "no.csv"))
     with pytest.raises(FlShuffleError, match=r"`flwr run` packs no \.csv.*budgets\.epsilons"):
         make_budgets(of_a_file, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", np.inf), ("epsilon", np.nan),
+     ("delta", -1e-300), ("delta", 1.0), ("delta", np.nan)],
+)  # fmt: skip
+def test_budgets_end_where_nothing_can_be_promised(name: str, value: float) -> None:
+    """Of any client, the last one too; what lies just inside is taken."""
+    for client in (0, 2):
+        columns = {"epsilon": np.ones(3), "delta": np.full(3, 1e-5)}
+        columns[name][client] = value
+        with pytest.raises(FlShuffleError, match=f"client {client}: {name} = "):
+            Budgets(**columns)
+    ends = np.array([5e-324, 1e300]), np.array([0.0, np.nextafter(1.0, 0.0)])
+    assert Budgets(*ends).delta[0] == 0.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fl_shuffle._internal.plugins import requirements
 from fl_shuffle.cli import main
-from fl_shuffle.plugins import requirements
 
 
 def test_the_ray_engine_without_ray_says_what_to_install(

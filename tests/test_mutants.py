@@ -18,6 +18,27 @@ def test_an_edit_that_does_not_fit_is_told() -> None:
         assert mutants.NO_LONGER_FITS in str(replace(ALL[0], **changed).why_not())  # type: ignore[arg-type]
 
 
+TWICE = """
+class One:
+    def step(self):
+        return 1 + 1
+
+class Other:
+    @property
+    def step(self):
+        return 1 + 1
+"""
+
+
+def test_edit_is_made_in_its_function_alone() -> None:
+    mutant = replace(ALL[0], function="Other.step", old="1 + 1", new="2")
+    assert mutant.applied(TWICE).count("1 + 1") == 1
+    assert mutant.applied(TWICE).rstrip().endswith("return 2")
+    assert replace(mutant, function="Other", old="@property", new="").applied(TWICE)
+    for changed in ({"function": ""}, {"function": "step"}, {"old": "1"}, {"function": "One.no"}):
+        assert len(replace(mutant, **changed).places(TWICE)) != 1  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
@@ -40,7 +61,7 @@ from tests import mutants
 
 right = next(each for each in mutants.mutants() if each.file == "fl_shuffle/budgets.py")
 assert mutants.play([right], jobs=1) == []
-(found,) = mutants.play([replace(right, new=right.old + "  # a comment")], jobs=1)
+(found,) = mutants.play([replace(right, new=right.old)], jobs=1)
 assert "NOT NOTICED" in found
 """
 """One that is noticed, and one that changes nothing and is not."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fl_shuffle.threads import one_thread, with_one_blas_thread
+from fl_shuffle._internal.threads import one_thread, with_one_blas_thread
 
 
 def blas_threads() -> set[int]:

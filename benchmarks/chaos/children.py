@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_shuffle.interrupts import INTERRUPTED
+from fl_shuffle._internal.interrupts import INTERRUPTED
 from fl_shuffle.ledger import store
 
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "sqlite3.connect")

@@ -33,7 +33,7 @@ jobs = 2
 [data]
 source = "digits"
 clients = {CLIENTS}
-records = 20
+records_per_client = 20
 [model]
 kind = "linear"
 [privacy]
@@ -73,7 +73,7 @@ def note(path: Path, line: str) -> None:
 def warm() -> None:
     """Load everything that a run needs, and play some, so that forked children begin at once and
     know what they cost."""
-    for name in ("pages.server.app", "report.page", "simulation.launch", "runs.display"):
+    for name in ("pages.server.app", "report.page", "federation.launch", "runs.display"):
         import_module(f"fl_shuffle.{name}")
 
     torch.set_num_threads(1)
@@ -114,7 +114,7 @@ class Federation:
         return time.monotonic() - began
 
     def resume(self) -> list[str]:
-        """The command that goes on with it."""
+        """The command that resumes it."""
         return ["simulate", "--resume", str(self.run), "--quiet"]
 
     def go_on(self) -> list[str]:

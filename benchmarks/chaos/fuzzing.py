@@ -25,13 +25,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from benchmarks.chaos.tally import Tally
+from fl_shuffle._internal.plugins import registered
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.budgets import read_budgets
 from fl_shuffle.configuration.reading import parse_config, parsed, resolve_config, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError
-from fl_shuffle.flower.grid import adopt_task_identity, stamp
 from fl_shuffle.flower.messages import (
     REPORT_RECORD,
     REPORTS,
@@ -42,8 +42,8 @@ from fl_shuffle.flower.messages import (
     read_answer,
 )
 from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in, read_supernodes
+from fl_shuffle.flower.private_api import adopt_task_identity, stamp
 from fl_shuffle.ledger.reader import LedgerRecord
-from fl_shuffle.plugins import registered
 from fl_shuffle.report import page
 from fl_shuffle.report.record import read_run
 from fl_shuffle.shuffler.local import Reports
@@ -158,7 +158,7 @@ def _query(content: bytes) -> object:
         raise ConfigError(f"not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError("not an object")
-    return bound(Question.from_mapping(values))
+    return bound(BoundQuery.from_mapping(values))
 
 
 def _array(content: bytes) -> object:
@@ -266,7 +266,7 @@ def fuzz(
     found = kinds(folder, ledger)
     whole = sum(kind.share for kind in found)
     end = time.monotonic() + seconds
-    with mock.patch("fl_shuffle.plugins.registered", _registered):
+    with mock.patch("fl_shuffle._internal.plugins.registered", _registered):
         for number, kind in enumerate(found):
             now = time.monotonic()
             deadline = now + (end - now) / (len(found) - number)

@@ -4,7 +4,7 @@ pfl runs in a Python of its own (--pfl-python, or FL_SHUFFLE_PFL_PYTHON; this on
 without one the benchmark says so and ends well. It is tuned: one flat parameter, gradients in
 closed form with NumPy (faster than PyTorch for models of this size), users made once, and of its
 two central mechanisms the one that a trial finds faster. Both sides have the same records, clip,
-noise scale and step. Read `wall_over_ours` of pfl-local and `wall_over_pooled` of pfl-central; how
+noise scale and step. Read wall_over_ours of pfl-local and wall_over_pooled of pfl-central; how
 they are measured, `scripts/bench simulation --help` says. pfl's rounds take seconds: a quiet
 machine wants some minutes, a busy one several times as long.
 """

@@ -1,37 +1,32 @@
 """Chen, Cao and Ge 2024 (GSPA), Figure 3: mean and frequency estimation under personal budgets.
 
-Users are conservative, moderate or liberal (eps_C, 0.5, 1); every repetition draws new data, new
-reports and every estimate with the library's own randomizers and estimators. The error is that of
-the mean (or share) of the users at hand.
+Users are conservative, moderate or liberal (eps_C, 0.5, 1). Every repetition draws new data, and
+every estimate is one call of `fl_shuffle.private_mean` or `fl_shuffle.private_frequencies`, which
+draws new reports. The error is that of the mean (or share) of the users at hand.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+import fl_shuffle as fs
 from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
-from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.estimators import (
-    BoundedRandomizer,
-    KaryRandomizedResponse,
-    estimate_frequency,
-    estimate_mean,
-)
+from fl_shuffle.accounting.queries.query import BoundQuery
 
 Array = NDArray[np.float64]
 Rng = np.random.Generator
 
 PLAIN = "Algorithm 1: Laplace, plain average (unbiased)"
 WEIGHTED = "Laplace, inverse-variance weights"
+SIGNS = "Duchi et al., weights of Algorithm 2"
 DUCHI = "Duchi et al., inverse-variance weights"
 PUBLISHED = "Algorithm 2 (weights p - q)"
 UNBIASED = "unbiased always (equal weights)"
@@ -39,22 +34,22 @@ INVERSE = "inverse-variance weights"
 STYLES: dict[str, dict[str, Any]] = {
     PLAIN: {"color": "C1", "marker": "o"},
     WEIGHTED: {"color": "C0", "marker": "s"},
+    SIGNS: {"color": "C4", "marker": "D"},
     DUCHI: {"color": "C2", "marker": "^"},
     PUBLISHED: {"color": "C1", "marker": "o"},
     UNBIASED: {"color": "C3", "marker": "v"},
     INVERSE: {"color": "C0", "marker": "s"},
 }
-
-
-BINARY, LAPLACE = "proven, binary reports", "proven, Laplace per group"
+ABSOLUTE = math.sqrt(2.0 / math.pi)
+"""Mean absolute value of a normal error, in standard deviations."""
 
 
 class Study(ABC):
     """One of the two estimates: data, and errors of every estimator on them."""
 
-    labels: tuple[str, ...]
+    calls: ClassVar[Mapping[str, tuple[str, str]]]
+    """Randomizer and estimator of each label; the published one first."""
     unit: str
-    proven: tuple[str, ...]
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -65,8 +60,8 @@ class Study(ABC):
         """A value for each client."""
 
     @abstractmethod
-    def errors(self, values: Array, epsilon0: Array, rng: Rng) -> Iterator[float]:
-        """Signed error of every estimate, in the order of `labels`."""
+    def estimate(self, values: Array, epsilon0: Array, rng: Rng, label: str) -> fs.PrivateEstimate:
+        """One call of the product; its last entry is the estimate."""
 
     def groups(self, share: float, epsilon: float) -> tuple[LocalBudget, ...]:
         """How many users have which budget; `share` and `epsilon` are those of the conservative."""
@@ -83,26 +78,30 @@ class Study(ABC):
     ) -> dict[str, Array]:
         """Signed errors [repetitions] by estimator; `ordered`: budgets grow with values."""
         rng = Rng(np.random.Philox(key=[self.settings["seed"], point]))
-        # One budget per user, conservative users first.
-        epsilon0 = np.repeat([each.epsilon0 for each in budgets], [each.count for each in budgets])
+        epsilon0 = self.budgets_of_users(budgets)
         rows = []
         for _ in range(self.settings["repetitions"]):
             values = self.draw(rng)
-            rows.append([*self.errors(np.sort(values) if ordered else values, epsilon0, rng)])
-        return dict(zip(self.labels, np.array(rows).T, strict=True))
+            values = np.sort(values) if ordered else values
+            truth = float(values.mean())
+            found = (self.estimate(values, epsilon0, rng, label) for label in self.calls)
+            rows.append([float(each.value[-1]) - truth for each in found])
+        return dict(zip(self.calls, np.array(rows).T, strict=True))
 
-    def central(self, budgets: Sequence[LocalBudget]) -> dict[str, float]:
-        """Central epsilon of the release: published, and proven for each randomizer."""
-        present, delta = tuple(each for each in budgets if each.count), self.settings["delta"]
-        query = Question(method="gspa", budgets=present, delta=delta)
-        binary = Question(randomizer="krr", k=2, budgets=present, delta=delta)
+    @staticmethod
+    def budgets_of_users(budgets: Sequence[LocalBudget]) -> Array:
+        """One budget for each user, conservative users first."""
+        return np.repeat([each.epsilon0 for each in budgets], [each.count for each in budgets])
+
+    def costs(self, budgets: Sequence[LocalBudget], label: str) -> dict[str, float]:
+        """What a call says before any report: its largest expected error, its proven epsilon."""
+        rng = Rng(np.random.Philox(key=[self.settings["seed"], 0]))
+        found = self.estimate(self.draw(rng), self.budgets_of_users(budgets), rng, label)
+        if not found.central.is_guarantee:
+            raise AssertionError(f"{label}: {found.central}")
         return {
-            "GSPA epsilon": bound(query).epsilon,
-            BINARY: bound(binary).epsilon,
-            LAPLACE: max(
-                blanket_epsilon(LaplaceRandomizer(each.epsilon0), each.count, delta).epsilon
-                for each in present
-            ),
+            f"largest expected MAE, {label}": ABSOLUTE * found.expected_error,
+            f"proven epsilon, {label}": found.central.epsilon,
         }
 
     def row(self, share: float, epsilon: float, point: int) -> dict[str, Any]:
@@ -113,7 +112,10 @@ class Study(ABC):
             absolute = np.abs(errors)
             line[f"MAE, {label}"] = float(absolute.mean())
             line[f"standard error, {label}"] = _standard_error(absolute)
-        return {**line, **self.central(budgets)}
+            line |= self.costs(budgets, label)
+        present = tuple(each for each in budgets if each.count)
+        query = BoundQuery(method="gspa", budgets=present, delta=self.settings["delta"])
+        return {**line, "GSPA epsilon": bound(query).epsilon}
 
     def result(self, options: Options) -> Result:
         """All of it."""
@@ -127,7 +129,7 @@ class Study(ABC):
             else:
                 rows[axis] = [self.row(self.share, value, 100 + number) for number, value in values]
                 fixed = f"f_C = {self.share:g}"
-            styles = {label: STYLES[label] for label in self.labels}
+            styles = {label: STYLES[label] for label in self.calls}
             title, error = f"({letter}) against {axis}, {fixed}", f"mean absolute error {self.unit}"
             part = Panel(title, rows[axis], axis, styles, error, prefix="MAE, ", logy=False)
             parts.append(part)
@@ -141,7 +143,8 @@ class Study(ABC):
             }
             for label, errors in self.simulate(budgets, 200, ordered=True).items()
         ]
-        published = f"MAE, {self.labels[0]}"
+        first, *others = self.calls
+        published = f"MAE, {first}"
 
         def ratios(upper: str, lower: str) -> list[float]:
             return [each[upper] / each[lower] for own in rows.values() for each in own]
@@ -152,10 +155,13 @@ class Study(ABC):
             moves.append((axis, x, y, np.corrcoef([x, y])[0, 1]))
         facts = {
             "moves": moves,
-            "errors": {label: ratios(f"MAE, {label}", published) for label in self.labels[1:]},
+            "errors": {label: ratios(f"MAE, {label}", published) for label in others},
+            "expected": ratios(published, f"largest expected MAE, {first}"),
             "biased": [row for row in lean if abs(row["bias"]) > 4.0 * row["standard error"]],
             "delta": self.settings["delta"],
-            "budgets": {kind: ratios(kind, "GSPA epsilon") for kind in self.proven},
+            "budgets": {
+                label: ratios(f"proven epsilon, {label}", "GSPA epsilon") for label in self.calls
+            },
         }
         tables = {**{f"against_{axis}": lines for axis, lines in rows.items()}, "ordered": lean}
         return Result(tables, {"error": panels(parts, 2)}, facts)
@@ -164,38 +170,48 @@ class Study(ABC):
 class Means(Study):
     """Of clipped normal data."""
 
-    labels, unit, proven = (PLAIN, WEIGHTED, DUCHI), "(range 20 to 80)", (LAPLACE, BINARY)
+    calls: ClassVar[Mapping[str, tuple[str, str]]] = {
+        PLAIN: ("laplace", "published"),
+        WEIGHTED: ("laplace", "inverse-variance"),
+        SIGNS: ("duchi", "published"),
+        DUCHI: ("duchi", "inverse-variance"),
+    }
+    unit = "(range 20 to 80)"
 
     def draw(self, rng: Rng) -> Array:
         (centre, deviation), (low, high) = self.settings["normal"], self.settings["range"]
         normal: Array = rng.normal(centre, deviation, self.settings["clients"])
         return normal.clip(low, high)
 
-    def errors(self, values: Array, epsilon0: Array, rng: Rng) -> Iterator[float]:
-        kinds = [BoundedRandomizer(kind, *self.settings["range"]) for kind in ("laplace", "duchi")]
-        noisy, signs = ((kind, kind.randomize(values, epsilon0, rng)) for kind in kinds)
-        ways = ((noisy, "published"), (noisy, "inverse-variance"), (signs, "inverse-variance"))
-        for (kind, reports), estimator in ways:
-            found = estimate_mean(reports, epsilon0, kind, estimator=estimator)
-            yield float(found.value[0] - values.mean())
+    def estimate(self, values: Array, epsilon0: Array, rng: Rng, label: str) -> fs.PrivateEstimate:
+        (low, high), (randomizer, estimator) = self.settings["range"], self.calls[label]
+        return fs.private_mean(
+            values, epsilon0, low=low, high=high, delta=self.settings["delta"],
+            randomizer=randomizer, estimator=estimator, seed=rng,
+        )  # fmt: skip
 
 
 class Frequencies(Study):
     """Of a share of ones, in random order."""
 
-    labels, unit, proven = (PUBLISHED, UNBIASED, INVERSE), "of the share", (BINARY,)
+    calls: ClassVar[Mapping[str, tuple[str, str]]] = {
+        PUBLISHED: ("krr", "published"),
+        UNBIASED: ("krr", "unbiased"),
+        INVERSE: ("krr", "inverse-variance"),
+    }
+    unit = "of the share"
 
     def draw(self, rng: Rng) -> Array:
         clients = self.settings["clients"]
         ones = np.arange(clients) < self.settings["density"] * clients
         return rng.permutation(np.where(ones, 1.0, 0.0))
 
-    def errors(self, values: Array, epsilon0: Array, rng: Rng) -> Iterator[float]:
-        kind = KaryRandomizedResponse(2)
-        reports = kind.randomize(values.astype(np.int64), epsilon0, rng)
-        for estimator in ("published", "unbiased", "inverse-variance"):
-            found = estimate_frequency(reports, epsilon0, kind, estimator=estimator)
-            yield float(found.value[1] - values.mean())
+    def estimate(self, values: Array, epsilon0: Array, rng: Rng, label: str) -> fs.PrivateEstimate:
+        randomizer, estimator = self.calls[label]
+        return fs.private_frequencies(
+            values.astype(np.int64), epsilon0, categories=2, delta=self.settings["delta"],
+            randomizer=randomizer, estimator=estimator, seed=rng,
+        )  # fmt: skip
 
 
 def _standard_error(values: Array) -> float:

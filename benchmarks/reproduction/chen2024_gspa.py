@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
-from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.bounds.published import (
@@ -27,10 +26,11 @@ from fl_shuffle.accounting.bounds.published import (
     feldman2022_epsilon,
     gspa_exact_curve,
 )
-from fl_shuffle.accounting.engine.monotone_search import solve
-from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
+from fl_shuffle.accounting.distributions.outcome_pair import OutcomePair
+from fl_shuffle.accounting.lower_bounds.chosen_datasets import lower_bound_epsilon
+from fl_shuffle.accounting.numerics.monotone_search import solve
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.errors import NotApplicableError
@@ -68,7 +68,7 @@ def bounds_at(epsilon0: NDArray[np.float64], repeats: int, delta: float) -> dict
     budgets = tuple(LocalBudget(value, 0.0, count * repeats) for value, count in counts.items())
     clients = epsilon0.size * repeats
     top = float(epsilon0.max())
-    personal = Question(budgets=budgets, delta=delta)
+    personal = BoundQuery(budgets=budgets, delta=delta)
     return {
         ERLINGSSON: erlingsson2019_epsilon(top, clients, delta),
         FELDMAN: _feldman(top, clients, delta),
@@ -110,7 +110,7 @@ def one_among_many(own: float, other: float, cells: int = 2000) -> Any:
 
 
 def _masses(edges: NDArray[np.float64], centre: float, epsilon: float) -> NDArray[np.float64]:
-    """Masses of Laplace(centre, 1/epsilon) left of, between and right of the edges."""
+    """Masses of Laplace(center, 1/epsilon) left of, between and right of the edges."""
     x = epsilon * (edges - centre)
     below = np.where(x < 0, 0.5 * np.exp(np.minimum(x, 0.0)), 1 - 0.5 * np.exp(-np.maximum(x, 0)))
     above = np.where(x > 0, 0.5 * np.exp(-np.maximum(x, 0)), 1 - 0.5 * np.exp(np.minimum(x, 0.0)))
@@ -124,7 +124,7 @@ REACHED = "certainly at least"
 def leak(clients: int, own: float, other: float, delta: float) -> dict[str, Any]:
     """GSPA's epsilon beside an epsilon that one client certainly exceeds."""
     budgets = (LocalBudget(other, 0.0, clients - 1), LocalBudget(own, 0.0, 1))
-    query = Question(method="gspa", budgets=budgets, delta=delta)
+    query = BoundQuery(method="gspa", budgets=budgets, delta=delta)
     reached = lower_bound_epsilon(one_among_many(own, other), clients, delta).epsilon
     return {
         "clients": clients,
@@ -146,7 +146,7 @@ def run(options: Options, settings: Settings) -> Result:
     for name in settings["distributions"]:
         shown = DISTRIBUTIONS[name]
         options.say(shown)
-        # So many budgets are drawn, and repeated.
+        # Number of budgets that are drawn, and repeated.
         section = BudgetsSection(
             distribution=name, epsilon=0.5, delta=1e-5, seed=settings["budget seed"]
         )

@@ -3,11 +3,11 @@
     scripts/reproduce list                 # the targets
     scripts/reproduce NAME [NAME ...]      # some of them
     scripts/reproduce all                  # all of them; what is finished is skipped
-    scripts/reproduce publish              # finished results into docs/reproduction and README.md
+    scripts/reproduce publish              # copy results to docs/research/reproductions, README.md
     scripts/reproduce recount              # what the published MNIST runs cost, counted anew
 
 Each target writes PNG and CSV under OUT/NAME; OUT/README.md sets the paper's claim, our
-reproduction and the honest version side by side. An interrupted command goes on where it was.
+reproduction and the honest version side by side. An interrupted command continues where it was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The results as part of the repository: docs/reproduction, and the table in the README from it."""
+"""Copy results to docs/research/reproductions, and make the README's table from them."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from benchmarks.reproduction.training import SHOWN_AS
 from benchmarks.tables import between, markdown, read_csv
 from fl_shuffle.errors import NotApplicableError
 
-FOLDER = Path("docs") / "reproduction"
+FOLDER = Path("docs") / "research" / "reproductions"
 START = "<!-- made by scripts/reproduce publish: do not edit -->"
 END = "<!-- end of what scripts/reproduce publish makes -->"
 CLIENT_LEVEL = Path("mnist-client-level") / "accuracy_against_epsilon.csv"
@@ -30,19 +31,20 @@ RECORD_LEVEL = Path("mnist-record-level") / "accuracy.csv"
 LOCAL_BUDGET = "local epsilon of a report"
 EPSILONS = Path("mnist-epsilons") / "epsilons.csv"
 HEADS = (
-    *("`fl-shuffle simulate ..`", "one report, unit", "accuracy", "proven, reports seen"),
-    *("over attack", "proven, sums seen", "GSPA says"),
+    *("Configuration", "Local epsilon per report", "Unit", "Test accuracy"),
+    *("Epsilon, reports visible", "Proven / attack", "Epsilon, only sums visible"),
+    "GSPA formula (not proven)",
 )
 LEFT_OUT = (
     *("mnist_clients_local_4", "mnist_clients_local_2", "mnist_clients_local_1.75"),
     *("mnist_clients_local_1", "mnist_clients_local_0.5"),
     *("mnist_record_unif3", "mnist_record_mixed"),
 )
-"""Rows that say what their neighbours say: they are on the page, not in the README."""
+"""Rows that say what their neighbors say: they are on the page, not in the README."""
 
 
 def publish(targets: Sequence[Target], options: Options, root: Path) -> Path:
-    """Copy page, tables, figures and entries under ROOT/docs/reproduction; refresh ROOT/README.md.
+    """Copy all results to docs/research/reproductions below ROOT, and update README.md.
 
     Raises `NotApplicableError` unless every target is finished, in full, with today's settings.
     """
@@ -107,12 +109,15 @@ def expectations(folder: Path) -> str:
         name = Path(row["configuration"]).stem
         if name in LEFT_OUT:
             continue
-        proven, sums, floor, said = (float(own[key]) for key in ("proven", "sum", "lower", "gspa"))
+        columns = ("shuffled", "sum", "shuffled_lower", "gspa")
+        proven, sums, floor, said = (float(own[key]) for key in columns)
         client = LOCAL_BUDGET in row
-        refuted = f", refuted: {rounded_down(floor)} is reached" * (floor > said and not client)
+        attack = f" (refuted: an attack reaches {rounded_down(floor)})"
+        refuted = attack * (floor > said and not client)
         cells = (
             f"`{name}`",
-            f"{row[LOCAL_BUDGET]}, client" if client else f"{row['local budgets']}, record",
+            row[LOCAL_BUDGET] if client else _in_words(row["local budgets"]),
+            "client" if client else "record",
             f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}",
             rounded_up(proven),
             rounded_up(proven / floor),
@@ -121,6 +126,12 @@ def expectations(folder: Path) -> str:
         )
         lines.append(cells)
     return markdown(HEADS, lines)
+
+
+def _in_words(budgets: str) -> str:
+    """Write "constant 0.5" as "0.5", and "U(0.01, 2)" as "uniform on [0.01, 2]"."""
+    plain = budgets.removeprefix("constant ")
+    return re.sub(r"^U\((.*)\)$", r"uniform on [\1]", plain)
 
 
 def _require_same(row: Mapping[str, str], own: Mapping[str, str]) -> None:

@@ -10,28 +10,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
-from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.published import bennett_delta, hoeffding_delta, moments_epsilon
-from fl_shuffle.accounting.laws.composed import JointComposition, ParallelComposition
-from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
-from fl_shuffle.accounting.laws.finite import KRandomizedResponse, Randomizer
-from fl_shuffle.accounting.laws.frequency_oracles import (
-    BinaryLocalHashing,
-    OptimizedUnaryEncoding,
-    Rappor,
+from fl_shuffle.accounting.distributions.composed import JointComposition, ParallelComposition
+from fl_shuffle.accounting.distributions.continuous import LaplaceRandomizer
+from fl_shuffle.accounting.distributions.finite import AccountedRandomizer, KRandomizedResponse
+from fl_shuffle.accounting.distributions.frequency_oracles import (
+    BinaryLocalHashingDistribution,
+    OptimizedUnaryEncodingDistribution,
+    RapporDistribution,
 )
+from fl_shuffle.accounting.lower_bounds.chosen_datasets import lower_bound_epsilon
 
 DELTA = 1e-6
 JOINT = (2, 4)
 MOMENTS = {"Hoeffding": hoeffding_delta, "Bennett": bennett_delta}
 BASELINES = (*MOMENTS, "standard clone")
-RANDOMIZERS: dict[str, Callable[[float], Randomizer]] = {
+RANDOMIZERS: dict[str, Callable[[float], AccountedRandomizer]] = {
     "krr": lambda epsilon0: KRandomizedResponse(epsilon0, 10),
-    "blh": BinaryLocalHashing,
-    "rappor": Rappor,
-    "oue": OptimizedUnaryEncoding,
+    "blh": BinaryLocalHashingDistribution,
+    "rappor": RapporDistribution,
+    "oue": OptimizedUnaryEncodingDistribution,
     "laplace": LaplaceRandomizer,
 }
 
@@ -54,7 +54,7 @@ STYLES: dict[str, dict[str, Any]] = {
 Rows = Sequence[Mapping[str, Any]]
 
 
-def both(randomizer: Randomizer, clients: int, label: str) -> dict[str, float]:
+def both(randomizer: AccountedRandomizer, clients: int, label: str) -> dict[str, float]:
     """Upper and lower bound, by `label`."""
     return {
         f"{label} upper": blanket_epsilon(randomizer, clients, DELTA).epsilon,
@@ -62,7 +62,7 @@ def both(randomizer: Randomizer, clients: int, label: str) -> dict[str, float]:
     }
 
 
-def baselines(randomizer: Randomizer, clients: int, prefix: str = "") -> dict[str, float]:
+def baselines(randomizer: AccountedRandomizer, clients: int, prefix: str = "") -> dict[str, float]:
     """The three bounds that the paper compares with."""
     local = randomizer.local_epsilon
     found = {

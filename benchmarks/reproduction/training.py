@@ -40,11 +40,11 @@ CLIENTS = {
 }
 # Where a table shows the accountant's columns: its name for each.
 SHOWN_AS = {
-    "proven epsilon": "proven",
-    "proven epsilon, worst client": "proven",
+    "proven epsilon": "shuffled",
+    "proven epsilon, worst client": "shuffled",
     "published epsilon (GSPA)": "gspa",
     "local epsilon (no shuffle)": "local",
-    "lower bound": "lower",
+    "lower bound": "shuffled_lower",
 }
 PROVEN, WORST, PUBLISHED, LOCAL, LOWER = SHOWN_AS
 
@@ -73,7 +73,8 @@ def _measured_before(table: Path, name: str) -> dict[str, Any]:
 
 @cache
 def _epsilons(options: Options, name: str, seeds: tuple[int, ...]) -> Mapping[str, float]:
-    """The accountant's columns, worst client over all seeds' budgets: what every page shows."""
+    """The accountant's columns, most exposed client over all seeds' budgets: what every page
+    shows."""
     found = [accounted_epsilons(options, name, f"budgets.seed={s}") for s in seeds]
     return {key: max(each[key] for each in found) for key in found[0]}
 

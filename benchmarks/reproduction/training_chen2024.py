@@ -16,7 +16,7 @@ from benchmarks.reproduction.training_runs import (
     proven_epsilon,
     train_each,
 )
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 
 HONEST = "every record clipped"
 ACCURACY = "test accuracy, %"

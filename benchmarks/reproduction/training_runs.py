@@ -1,7 +1,7 @@
 """Federations for the training targets: configurations of configs/, run as users run them.
 
 Every run keeps its run directory (ledger, metrics, model) under OUT/runs. A finished one with the
-same configuration is read instead of run again, so a target that was interrupted goes on.
+same configuration is read instead of run again, so an interrupted target continues.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from benchmarks.reproduction.core import CONFIGS, Options
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import resolve_config
-from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers.calibration import make_plan
 
 # The digits that ship with scikit-learn, few clients, few rounds: seconds instead of minutes.
 FAST = (
     'data.source="digits"',
     "data.clients=20",
-    "data.records=0",
+    "data.records_per_client=0",
     "run.rounds=3",
     "run.evaluate_every=1",
 )
 FAST_RECORDS = 71
-"""So many of the digits each of the 20 clients is dealt."""
+"""Number of digits that each of the 20 clients is dealt."""
 FAST_HOG = "data.feature_options={ cells = [4], components = 16, ridge = 0.03 }"
 FAST_NETWORK = ("data.feature_options={ components = 20 }", "model.hidden=[16]")
 
@@ -86,8 +86,8 @@ def _trained(options: Options, name: str, overrides: Sequence[str]) -> Path:
 
 
 def proven_epsilon(run: fs.Result) -> float:
-    """Of the worst client towards whoever sees the shuffled reports."""
-    return float(run.summary["proven_epsilon"])
+    """Of the most exposed client, against an attacker who sees the shuffled reports."""
+    return float(run.summary["shuffled_epsilon"])
 
 
 def evaluated(run: fs.Result) -> list[tuple[int, float]]:
@@ -96,26 +96,30 @@ def evaluated(run: fs.Result) -> list[tuple[int, float]]:
     return [(number, accuracy) for number, accuracy in pairs if not math.isnan(accuracy)]
 
 
-PROVEN = ("proven", "sum", "local")
-ACCOUNTED = (*PROVEN, "lower", "gspa")
-"""The accountant's columns that pages show; `lower` is an attack, `gspa` the published formula."""
+PROVEN = ("shuffled", "sum", "local")
+ACCOUNTED = (*PROVEN, "shuffled_lower", "gspa")
+"""The accountant's columns that pages show; `shuffled_lower` is an attack, `gspa` the published
+formula."""
 
 
 def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str, float]:
-    """What the worst client of configs/NAME.toml will have spent, as the run itself will count it:
-    the columns `ACCOUNTED` after the last round. Every client reports in every round, so no run is
-    needed, and no data. Where a column says nothing, a proven one is infinite, another 0."""
-    fast = (f"data.records={FAST_RECORDS}",) if options.fast else ()
+    """What the most exposed client of configs/NAME.toml will have spent, as the run itself will
+    count it: the columns `ACCOUNTED` after the last round. Every client reports in every round,
+    so no run is needed, and no data. Where a column says nothing, a proven one is infinite,
+    another 0."""
+    fast = (f"data.records_per_client={FAST_RECORDS}",) if options.fast else ()
     settings = [*overrides_for(options, name, overrides), *fast]
     config = resolve_config(CONFIGS / f"{name}.toml", settings)
     clients, rounds = config.data.clients, config.run.rounds
     budgets = make_budgets(config.budgets, clients)
-    plan = make_plan(config, budgets, np.full(clients, config.data.records, dtype=np.int64))
+    plan = make_plan(
+        config, budgets, np.full(clients, config.data.records_per_client, dtype=np.int64)
+    )
     accountant = Accountant.of(config.to_dict(), plan.classes, plan.class_of)
     everyone = np.ones(clients, dtype=bool)
     spend = accountant.count([(number, everyone) for number in range(1, rounds + 1)])
     assert spend is not None
-    columns = {**spend.columns, **accountant.lower_columns()}
+    columns = {**spend.columns, **accountant.lower_bounds()}
     found = {}
     for key in ACCOUNTED:
         worst = columns[key].worst if key in columns else None

@@ -1,32 +1,31 @@
 """Shuffle-model privacy accounting: pure mathematics, usable without a federation.
 
-NumPy and SciPy are all it needs. `laws` says what a report looks like to an accountant,
-`engine` computes expectations of sums with certified error, `bounds` has one family of bounds a
-module, `rounds` follows clients over many rounds, `attacks` has what is certainly lost, and
-`queries` what can be asked. `guarantee` is the answer, `accountant` keeps a federation's
-bill.
+It needs NumPy and SciPy alone. `distributions` describes reports, `numerics` computes expectations
+of sums with certified error, `bounds` has one family of bounds per module, `rounds` follows clients
+over many rounds, `lower_bounds` has what an attack reaches, and `queries` answers questions.
+`guarantee` is the answer, and `accountant` tracks what a federation spends.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fl_shuffle.lazy import lazy_names
+from fl_shuffle._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.accountant import Accountant
     from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+    from fl_shuffle.accounting.client_classes import ClientClass
     from fl_shuffle.accounting.guarantee import Guarantee, Status
     from fl_shuffle.accounting.queries.methods import bound, compare
-    from fl_shuffle.accounting.queries.question import Question
-    from fl_shuffle.accounting.reports import ClientClass
+    from fl_shuffle.accounting.queries.query import BoundQuery
 
 __all__ = [
     "Accountant",
+    "BoundQuery",
     "ClientClass",
     "Guarantee",
     "LocalBudget",
-    "Question",
     "Status",
     "bound",
     "compare",
@@ -37,9 +36,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_shuffle.accounting.accountant": ("Accountant",),
         "fl_shuffle.accounting.guarantee": ("Guarantee", "Status"),
-        "fl_shuffle.accounting.queries.question": ("Question",),
+        "fl_shuffle.accounting.queries.query": ("BoundQuery",),
         "fl_shuffle.accounting.queries.methods": ("bound", "compare"),
-        "fl_shuffle.accounting.reports": ("ClientClass",),
+        "fl_shuffle.accounting.client_classes": ("ClientClass",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
     },
+    renamed={"Question": "BoundQuery"},
 )

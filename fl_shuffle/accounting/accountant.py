@@ -1,167 +1,238 @@
-"""From executed rounds to guarantees: per class of clients, cumulative, and for the worst client.
+"""From executed rounds to guarantees: per class of clients, cumulative, and for the most exposed
+client.
 
-Pure: `preview` computes what a round would cost without changing anything; `commit` assigns.
+Pure: `preview` makes what a round would cost, without changing anything; `commit` takes it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.certain_loss import certain_losses
-from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
+from fl_shuffle._internal.arrays import Mask, Vector
+from fl_shuffle._internal.renamed import (
+    RenamedKeys,
+    renamed_arguments,
+    renamed_attribute,
+    warn_renamed,
+)
 from fl_shuffle.accounting.bounds.gspa import gspa_rest, gspa_shares
+from fl_shuffle.accounting.client_classes import NO_NOISE, ClientClass
 from fl_shuffle.accounting.columns import (
-    DECLARED_LOCAL_SOURCE,
-    DECLARED_NOTE,
-    DECLARED_SOURCE,
-    LOCAL_SOURCE,
-    LOWER_SOURCE,
-    SHUFFLED_SOURCE,
-    SPECIFIC_SOURCE,
+    SU2025_SOURCE,
     ClientTotals,
     gspa_column,
     larger_column,
     of_declared_training,
-    of_discrete_noise,
     smaller_column,
 )
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.lower_bounds.certain_loss import certain_losses
+from fl_shuffle.accounting.lower_bounds.sum_attack import sum_lower_column
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
-from fl_shuffle.accounting.rounds.events import Column, Spend
+from fl_shuffle.accounting.rounds.events import OLD_COLUMNS, Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
     accounted_locally,
     local_epsilons,
     worst_local_epsilons,
 )
 from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, largest_epsilon
+from fl_shuffle.accounting.rounds.renyi_account import RenyiAccount
+from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, RoundLibrary, largest_epsilon
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type, kind_alone
-from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
-from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
+from fl_shuffle.accounting.rounds.threat_model import ANALYZED, EVERYBODY_HONEST, ThreatModel
+from fl_shuffle.accounting.rounds.words import words_for
 from fl_shuffle.accounting.rounds.worst_client import WorstClient
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 LISTED_CLASSES = 64
-"""With more classes than this a round lists only some of the most exposed; the worst client's
-epsilon and the totals are over every client."""
+"""With more classes than this a round lists only some of the most exposed; the most exposed
+client's epsilon and the totals are over every client."""
 PUBLISHED_CLASSES = 1000
 """For more kinds of Laplace reports than this the published column is not computed."""
+NOT_ASKED_FOR = (
+    "not computed: the run releases sums alone, and each of {:,} kinds of reports would take "
+    "seconds; `fl-shuffle ledger RUN --recompute --clients` computes it"
+)
+"""Why nothing is said of shuffled reports in a run whose headline is that of their sums."""
 
-Mask = NDArray[np.bool_]
-Vector = NDArray[np.float64]
+
+Clients = NDArray[np.int64] | slice
+EVERYBODY = slice(None)
+SPEND_NAMES = frozenset(
+    name for name in (*Spend.__dataclass_fields__, *vars(Spend)) if name[0] != "_"
+)
+"""What a `Spend` has."""
 
 
-@dataclass
-class _After:
-    """What is counted if the reports of those `present` [n] are released, too; `unusable` of them
-    hide nobody."""
+class Counted(NamedTuple):
+    """All that an accountant has counted, or would have counted."""
 
-    present: Mask
-    unusable: int
+    mu_squared: float
     histories: ParticipationHistory
     published: ParticipationHistory
+    renyi: RenyiAccount
     sums: SumAccount
-    spend: Spend | None = None
-    """What that says, once it was asked for."""
+    taken: NDArray[np.int64]
+    """How many reports of each client [n] were released."""
+
+
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """A round that may be counted: its reports, and what would have been counted with them.
+
+    Made by `Accountant.preview`, and counted by `Accountant.commit`. Numbers are computed when they
+    are asked for, and once.
+    """
+
+    round_number: int
+    present: Mask
+    unusable: int
+    before: Counted
+    after: Counted
+    accountant: Accountant = field(repr=False)
+
+    def is_of(self, round_number: int, present: Mask) -> bool:
+        """Whether it is this round's, with these reports, all of them usable."""
+        same = self.round_number == round_number and not self.unusable
+        return same and np.array_equal(self.present, present)
+
+    @cached_property
+    def spend(self) -> Spend:
+        """The cumulative spend if these clients' reports are released."""
+        return self.accountant._spend(self)
+
+    def client_epsilons(self) -> Vector:
+        """Every client's own headline epsilon [n] if these clients' reports are released."""
+        return self.accountant._headlines(self.after)
+
+    def __getattr__(self, name: str) -> Any:
+        # In version 0.2 a preview was its spend.
+        if name in SPEND_NAMES:
+            warn_renamed(f"Preview.{name}", f"Preview.spend.{name}")
+            return getattr(self.spend, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class Accountant:
     """Counts one run's privacy for every client, in columns.
 
     `gspa`: Chen, Cao, Ge (AAAI 2024) Theorem 2 with sqrt(T) composition, as published.
-    `specific`: the blanket bound of the randomizer (Su, Cheng, Wang 2025), as the papers apply it.
+    `su2025`: the blanket bound of the randomizer (Su, Cheng, Wang 2025), as the papers apply it.
+    `rdp`: Renyi divergences of the shuffled pair (Chen, Cao, Ge, ICASSP 2024), of pure reports.
     `local`: the exact guarantee of the client's own noise, whatever the shuffler does; proven.
-    `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
-    `sum`: proven towards whoever sees sums of reports alone.
-    `lower`, `sum_lower`: what a known attack on the reports, or on their sums, certainly achieves
-    on data chosen for it; not a part of a round's spend, worked out when asked for.
+    `shuffled`: the smallest proven number against an attacker who sees the shuffled reports: local,
+    or the shuffled bound where the theorem gives one.
+    `sum`: proven against an attacker who sees only sums of reports.
+    `shuffled_lower`, `sum_lower`: what a known attack on the reports, or on their sums, certainly
+    achieves on data chosen for it; not a part of a round's spend, computed on request.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
     `library` shares one-round curves, which do not depend on delta, between accountants.
-    `dimension` of the reports sharpens `lower` only. `trust` says what is released, hence which
-    column is the headline, and how many are honest.
+    `dimension` of the reports sharpens `shuffled_lower` only. `threat_model` says what is released,
+    hence which column is the headline, and how many are honest. `class_ids` [clients] index
+    `classes`. Where sums are released, reports of more than `FEW_BALLS` kinds are certified one by
+    one only with `every_column` (`NOT_ASKED_FOR`).
     """
 
+    @renamed_arguments(class_of="class_ids", trust="threat_model")
     def __init__(
         self,
         classes: Sequence[ClientClass],
-        class_of: NDArray[np.int64],
+        class_ids: NDArray[np.int64],
         *,
         unit: str,
         schedule: str,
         delta: float,
         library: RoundLibrary | None = None,
         dimension: int | None = None,
-        trust: Trust = EVERYBODY_HONEST,
+        threat_model: ThreatModel = EVERYBODY_HONEST,
+        every_column: bool = False,
     ) -> None:
         self._classes = ClassTable.of(classes)
         self._alone = accounted_locally(self._classes)
-        self._class_of = class_of
+        self._class_of = class_ids
         self._unit = unit
         self._delta = delta
-        self._taken = np.zeros(len(class_of), dtype=np.int64)
-        self._mu_squared = 0.0
         self._library = RoundLibrary() if library is None else library
         # One run has one randomizer.
         self._declared = bool(self._classes.is_noise("user").any())
         self._trained_privately = bool(self._classes.is_noise("declared").any())
-        self._local_source = DECLARED_LOCAL_SOURCE if self._declared else LOCAL_SOURCE
-        honest = trust.assumed_honest
-        self.trust = trust
-        self._times = trust.reports_per_round
+        self._words = words_for(declared=self._declared, discrete=threat_model.discrete)
+        honest = threat_model.assumed_honest
+        self.threat_model = threat_model
+        self._times = threat_model.reports_per_round
         self._view = ShuffledView(
-            self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
+            self._classes, class_ids, schedule=schedule, unit=unit, assumed_honest=honest
         )
-        self._sums = SumAccount.start(
-            self._classes, class_of, schedule=schedule, assumed_honest=honest, dimension=dimension
+        sums = SumAccount.start(
+            self._classes, class_ids, schedule=schedule, assumed_honest=honest,
+            dimension=dimension, words=self._words,
+        )  # fmt: skip
+        renyi = RenyiAccount.start(
+            self._classes, class_ids, schedule=schedule, unit=unit, assumed_honest=honest
         )
-        self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
-        self._no_credit = self._view.no_credit_reason()
+        self._no_sum = ANALYZED if threat_model.analyzed else sums.reason
         # A sum is computed from the shuffled reports: of Laplace ones the smaller cost holds.
         laplace = self._classes.is_noise("laplace")
         self._smaller = bool(laplace.any()) and self._no_sum is None
-        self._histories = self._published = ParticipationHistory(np.zeros_like(class_of))
-        self._everybody = np.bincount(class_of, minlength=len(self._classes))
+        many = self._view.kinds > FEW_BALLS and self._sums_count and not self._smaller
+        self.unasked = NOT_ASKED_FOR.format(self._view.kinds) if many else ""
+        """Why a run's own column `shuffled` is not computed, in words; empty where it is."""
+        self._unasked = "" if every_column else self.unasked
+        none = ParticipationHistory(np.zeros_like(class_ids))
+        taken = np.zeros(len(class_ids), dtype=np.int64)
+        self._counted = Counted(0.0, none, none, renyi, sums, taken)
+        self._everybody = np.bincount(class_ids, minlength=len(self._classes))
         # The members of class c are clients order[start[c]:start[c + 1]].
-        self._by_class = np.argsort(class_of, kind="stable")
+        self._by_class = np.argsort(class_ids, kind="stable")
         self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
         self._dimension = dimension
         self._shares = gspa_shares(self._classes.epsilon0, self._classes.delta0)
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
         self._totals: ClientTotals | None = None
-        self._after: _After | None = None
-        self._before: (
-            tuple[float, ParticipationHistory, ParticipationHistory, SumAccount, NDArray[np.int64]]
-            | None
-        ) = None
+        self._before: Counted | None = None
         """What had been counted before the round that was counted last."""
 
     @classmethod
+    @renamed_arguments(class_of="class_ids")
     def of(
         cls,
         tables: Mapping[str, Mapping[str, Any]],
         classes: Sequence[ClientClass],
-        class_of: NDArray[np.int64],
+        class_ids: NDArray[np.int64],
         dimension: int | None = None,
+        library: RoundLibrary | None = None,
+        *,
+        every_column: bool = False,
     ) -> Accountant:
         """That of a run with this resolved configuration, given as nested tables."""
-        return cls(
+        made: type[Accountant] = cls
+        if tables["privacy"]["randomizer"] == NO_NOISE:
+            from fl_shuffle.accounting.unprotected import Unprotected
+
+            made = Unprotected
+        return made(
             classes,
-            class_of,
+            class_ids,
             unit=tables["privacy"]["unit"],
             schedule=tables["training"]["schedule"],
             delta=tables["privacy"]["target_delta"],
+            library=library,
             dimension=dimension,
-            trust=Trust.of(tables),
+            threat_model=ThreatModel.of(tables),
+            every_column=every_column,
         )
+
+    trust = renamed_attribute("trust", "threat_model")
 
     def class_counts(self, present: Mask) -> NDArray[np.int64]:
         """How many of each class's reports [classes] a mask of clients [n] holds."""
@@ -173,107 +244,153 @@ class Accountant:
         """The clients of a class."""
         return self._by_class[self._class_starts[index] : self._class_starts[index + 1]]
 
-    def preview(self, round_number: int, present: Mask, unusable: int = 0) -> Spend:
-        """The cumulative spend if these clients' reports were released; changes nothing.
+    def preview(self, round_number: int, present: Mask, unusable: int = 0) -> Preview:
+        """What would have been counted if these clients' reports were released; changes nothing.
 
         `unusable` of the reports cannot be opened or used. Whose they are is unknown, so they count
         as released, and hide nobody: as colluders' reports do.
         """
-        # A round is asked about when it is reserved and again when it is committed.
-        after = self._counting(present, unusable)
-        if after.spend is not None and after.spend.round_number == round_number:
-            return after.spend
-        counts = self.class_counts(present)
+        before, times, counts = self._counted, self._times, self.class_counts(present)
         mu = self._published_mu(counts)
-        total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
-        taken = self._listed(present)
-        local = self._local(taken)
-        # Where every class is listed, the worst of them is the worst client.
-        worst = self._worst_local(present) if len(taken) == LISTED_CLASSES else None
-        proven = self._proven_column(after.histories, present, local, worst)
+        types = {} if self._unasked else self._view.round_types(present, unusable)
+        published = {}
+        if self._publishable:
+            for index in np.flatnonzero(counts).tolist():
+                kind = as_published_type(self._classes[index], int(counts[index]))
+                if kind is not None:
+                    published[index] = kind
+        after = Counted(
+            before.mu_squared + (0.0 if mu is None else mu * mu),
+            before.histories.after(types, self._view.account_of, present, times),
+            before.published.after(published, self._class_of, present, times),
+            before.renyi.after(present, times, unusable),
+            before.sums.after(present, times, unusable),
+            np.asarray(before.taken + times * present),
+        )
+        return Preview(round_number, present.copy(), unusable, before, after, self)
+
+    def _spend(self, preview: Preview) -> Spend:
+        """What has been spent after the previewed round."""
+        after, counts = preview.after, self.class_counts(preview.present)
+        mu = self._published_mu(counts)
+        total = None if mu is None else math.sqrt(after.mu_squared)
+        listed = self._listed(after.taken)
+        local = self._local(listed)
+        # Where every class is listed, the worst of them is the most exposed client.
+        worst = self._worst_local(after.taken) if len(listed) == LISTED_CLASSES else None
+        shuffled = self._shuffled_column(after, local, worst)
         columns = {
-            "gspa": gspa_column(total, self._delta, taken),
-            "specific": self._specific_column(after.published, taken),
-            "proven": proven,
-            "sum": self._sum_column(after, taken, proven),
-            "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
+            "gspa": gspa_column(total, self._delta, listed),
+            "su2025": self._su2025_column(after.published, listed),
+            "rdp": self._rdp_column(after.renyi, listed),
+            "shuffled": shuffled,
+            "sum": self._sum_column(after, listed, shuffled),
+            "local": Column("local", Status.PROVEN, self._words.local, local, overall=worst),
         }
-        if self.trust.discrete:
-            columns = of_discrete_noise(columns)
         if self._trained_privately:
             columns, mu, total = of_declared_training(columns), None, None
-        reports, release = int(counts.sum()), self.trust.release
-        after.spend = Spend(round_number, reports, self._delta, mu, total, columns, release)
-        return after.spend
+        reports, release = int(counts.sum()), self.threat_model.release
+        return Spend(preview.round_number, reports, self._delta, mu, total, columns, release)
 
-    def commit(self, round_number: int, present: Mask, unusable: int = 0) -> None:
-        """Count a round whose reports were released; `unusable` of them hide nobody."""
-        self._before = (
-            self._mu_squared, self._histories, self._published, self._sums, self._taken
-        )  # fmt: skip
-        mu = self._published_mu(self.class_counts(present))
-        self._mu_squared += 0.0 if mu is None else mu * mu
-        after = self._counting(present, unusable)
-        self._histories, self._published, self._sums = after.histories, after.published, after.sums
-        self._taken = self._with(present)
-        self._after = self._totals = None
+    def commit(self, preview: Preview | int, present: Mask | None = None) -> None:
+        """Count a round whose reports were released.
+
+        A round's number and its clients, as version 0.2 takes them, are accepted with a
+        `DeprecationWarning`. Raises `InvalidValueError` where another round was counted since the
+        preview: that one would be forgotten, or this one counted twice.
+        """
+        if not isinstance(preview, Preview):
+            if present is None:
+                raise InvalidValueError("preview", preview, "must be what `preview` returned")
+            warn_renamed("Accountant.commit(number, present)", "commit(preview(number, present))")
+            preview = self.preview(preview, present)
+        elif present is not None:
+            raise InvalidValueError("present", "given", "must be left out: the preview has clients")
+        if preview.before is not self._counted:
+            raise InvalidValueError(
+                "preview",
+                f"round {preview.round_number}",
+                "must be made after the last round was counted; ask for another preview",
+            )
+        self._before, self._counted, self._totals = self._counted, preview.after, None
 
     def take_back(self) -> None:
-        """Forget the round that was counted last, so that it is counted anew; once a round."""
-        assert self._before is not None
-        self._mu_squared, self._histories, self._published, self._sums, self._taken = self._before
-        self._before = self._after = self._totals = None
+        """Forget the round that was counted last, so that it is counted anew.
+
+        Raises `NotApplicableError` where nothing was counted since a round was taken back.
+        """
+        if self._before is None:
+            raise NotApplicableError("no round has been counted that could be taken back")
+        self._counted, self._before, self._totals = self._before, None, None
 
     def count(self, rounds: Sequence[tuple[int, Mask] | tuple[int, Mask, int]]) -> Spend | None:
         """Record these rounds, each with the clients whose reports were released (and how many of
         the reports were unusable); returns what has been spent after the last one, None of none."""
-        spend = None
-        for index, (number, present, *unusable) in enumerate(rounds, 1):
-            spend = self.preview(number, present, *unusable) if index == len(rounds) else None
-            self.commit(number, present, *unusable)
-        return spend
+        preview = None
+        for number, present, *unusable in rounds:
+            preview = self.preview(number, present, *unusable)
+            self.commit(preview)
+        return None if preview is None else preview.spend
+
+    def lower_bounds(self) -> dict[str, Column]:
+        """What known attacks certainly achieve on all that was released so far: the columns
+        `shuffled_lower` and `sum_lower`."""
+        taken = self._listed(self._counted.taken)
+        sums = Column(
+            "sum_lower", Status.LOWER_BOUND, self._words.sum_lower, note=self._no_sum or ""
+        )
+        if self._no_sum is None:
+            sums = sum_lower_column(self._counted.sums, self._delta, taken, self._words)
+        # A sum is computed from the shuffled reports: an attack on it is one on them.
+        shuffled = larger_column(self._shuffled_lower_column(taken), sums)
+        return RenamedKeys({"shuffled_lower": shuffled, "sum_lower": sums}, OLD_COLUMNS)
 
     def lower_columns(self) -> dict[str, Column]:
-        """What known attacks certainly achieve on all that was released so far: the columns `lower`
-        and `sum_lower`."""
-        taken = self._listed(np.zeros(len(self._taken), dtype=bool))
-        sums = Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum or "")
-        if self._no_sum is None:
-            sums = sum_lower_column(self._sums, self._delta, taken)
-        # A sum is computed from the shuffled reports: an attack on it is one on them.
-        columns = {"lower": larger_column(self._lower_column(taken), sums), "sum_lower": sums}
-        return of_discrete_noise(columns) if self.trust.discrete else columns
+        """The old name of `lower_bounds`."""
+        warn_renamed("Accountant.lower_columns", "Accountant.lower_bounds")
+        return self.lower_bounds()
 
-    def client_epsilons_after(self, round_number: int, present: Mask, unusable: int = 0) -> Vector:
-        """Every client's own headline epsilon [n] if these clients' reports were released;
-        `unusable` of them hide nobody."""
-        after = self._counting(present, unusable)
+    def _headlines(self, counted: Counted) -> Vector:
+        """Every client's own headline epsilon, shape (n,), after this account."""
         if self._sums_count:
-            sums = after.sums.epsilons(self._delta)
+            sums = counted.sums.epsilons(self._delta)
             if not self._smaller:
                 return sums
-        proven = self._each(self._with(present), after.histories)[0]
-        return np.minimum(sums, proven) if self._sums_count else proven
+        shuffled = self._each(counted)[0]
+        return np.minimum(sums, shuffled) if self._sums_count else shuffled
 
     def client_totals(self) -> ClientTotals:
         """What every client has spent so far."""
         if self._totals is None:
-            proven, local = self._each(self._taken, self._histories)
-            none = np.full(len(self._taken), math.nan)
-            sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
-            sums = np.minimum(sums, proven) if self._smaller else sums
-            headline = sums if self._sums_count else proven
-            if self._trained_privately:
-                proven, headline = none, local
-            self._totals = ClientTotals(self._taken // self._times, proven, local, sums, headline)
+            self._totals = self.totals_of(EVERYBODY)
         return self._totals
+
+    def totals_of(self, clients: Clients) -> ClientTotals:
+        """The same of these clients alone, in their order: each entry has shape (clients,)."""
+        shuffled, local = self._each(self._counted, clients)
+        none = np.full(len(local), math.nan)
+        shuffled = none if self._unasked else shuffled
+        sums = (
+            none if self._no_sum is not None else self._counted.sums.epsilons(self._delta, clients)
+        )
+        sums = np.minimum(sums, shuffled) if self._smaller else sums
+        headline = sums if self._sums_count else shuffled
+        if self._trained_privately:
+            shuffled, headline = none, local
+        rounds = self._counted.taken[clients] // self._times
+        return ClientTotals(rounds, shuffled, local, sums, headline)
+
+    @property
+    def library(self) -> RoundLibrary:
+        """The one-round curves that were computed: another accountant of the run may share them."""
+        return self._library
 
     def worst_client(self) -> WorstClient | None:
         """The client with the largest headline epsilon, with its curves.
 
         None where nothing was released.
         """
-        if not self._taken.any():
+        if not self._counted.taken.any():
             return None
         return self.of_client(int(np.argmax(self.client_totals().headline)))
 
@@ -282,20 +399,21 @@ class Accountant:
         totals = self.client_totals()
         if not totals.rounds[index]:
             return None
-        headline, proven = float(totals.headline[index]), totals.proven
-        if self._sums_count and (headline < proven[index] or not self._smaller):
+        headline, shuffled = float(totals.headline[index]), totals.shuffled
+        if self._sums_count and (headline < shuffled[index] or not self._smaller):
             return self._in_sums(index, headline)
-        spent = self._histories.distinct[self._histories.group_of[index]]
+        histories = self._counted.histories
+        spent = histories.distinct[histories.group_of[index]]
         if not spent:
             alone = kind_alone(self._classes[int(self._class_of[index])])
-            spent = {alone: int(self._taken[index])}
+            spent = {alone: int(self._counted.taken[index])}
         profile, trade_off = (
             partial(curve, spent) for curve in (self._library.profile, self._library.trade_off)
         )
         return WorstClient(index, headline, profile, trade_off)
 
     def _in_sums(self, index: int, epsilon: float) -> WorstClient:
-        curve = self._sums.curve(index)
+        curve = self._counted.sums.curve(index)
         return WorstClient(index, epsilon, curve.profile, curve.trade_off)
 
     @property
@@ -306,55 +424,37 @@ class Accountant:
     @property
     def _sums_count(self) -> bool:
         """Whether the column `sum` is the headline."""
-        return self.trust.release == "sum" and self._no_sum is None
+        return self.threat_model.release == "sum" and self._no_sum is None
 
-    def _sum_column(self, after: _After, taken: dict[int, int], proven: Column) -> Column:
+    def _sum_column(self, after: Counted, taken: dict[int, int], shuffled: Column) -> Column:
         if self._no_sum is not None:
-            return Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum)
+            return Column("sum", Status.PROVEN, self._words.sum, note=self._no_sum)
         sums = after.sums
         worst = sums.worst_epsilons(self._delta)
-        most = None if proven.overall is None else float(worst.max())
+        most = float(worst.max()) if len(taken) == LISTED_CLASSES else None
         epsilon = {index: float(worst[index]) for index in taken}
-        column = Column("sum", Status.PROVEN, SUM_SOURCE, epsilon, overall=most)
+        column = Column("sum", Status.PROVEN, self._words.sum, epsilon, overall=most)
         if self._smaller:
             if most is not None:
                 own = sums.epsilons(self._delta)
-                most = self._worst_proven(after.histories, after.present, own)
-            column = smaller_column(column, proven, most)
+                most = self._worst_shuffled(after, own)
+            column = smaller_column(column, shuffled, most)
         return column
 
-    def _each(
-        self, taken: NDArray[np.int64], histories: ParticipationHistory
-    ) -> tuple[Vector, Vector]:
-        """Every client's proven and local epsilon [n]."""
-        local = local_epsilons(self._alone, self._class_of, taken, self._delta)
-        shuffled = [
-            self._library.epsilon(spent, self._delta) if spent else math.inf
-            for spent in histories.distinct
-        ]
-        return np.minimum(local, np.array(shuffled)[histories.group_of]), local
-
-    def _counting(self, present: Mask, unusable: int) -> _After:
-        """Everything with this round added; kept, since preview and commit ask alike."""
-        after = self._after
-        same = after is not None and after.unusable == unusable
-        if after is None or not same or not np.array_equal(after.present, present):
-            types = self._view.round_types(present, unusable)
-            published = {}
-            if self._publishable:
-                counts = self.class_counts(present)
-                for index in np.flatnonzero(counts).tolist():
-                    kind = as_published_type(self._classes[index], int(counts[index]))
-                    if kind is not None:
-                        published[index] = kind
-            after = self._after = _After(
-                present.copy(),
-                unusable,
-                self._histories.after(types, self._view.account_of, present, self._times),
-                self._published.after(published, self._class_of, present, self._times),
-                self._sums.after(present, self._times, unusable),
-            )
-        return after
+    def _each(self, counted: Counted, clients: Clients = EVERYBODY) -> tuple[Vector, Vector]:
+        """Shuffled and local epsilon of each of these clients, two of shape (clients,)."""
+        taken, histories = counted.taken, counted.histories
+        local = local_epsilons(self._alone, self._class_of[clients], taken[clients], self._delta)
+        groups = histories.group_of[clients]
+        # Compositions are dear: only those of these clients are computed.
+        met = (
+            np.arange(len(histories.distinct)) if isinstance(clients, slice) else np.unique(groups)
+        )
+        shuffled = np.full(len(histories.distinct), math.inf)
+        for group in met.tolist():
+            if spent := histories.distinct[group]:
+                shuffled[group] = self._library.epsilon(spent, self._delta)
+        return np.minimum(local, shuffled[groups]), local
 
     def _published_mu(self, counts: NDArray[np.int64]) -> float | None:
         """The published parameter of a round whose batches hold `counts` [classes]; None where the
@@ -362,13 +462,9 @@ class Accountant:
         rest = gspa_rest(self._shares, counts)
         return math.sqrt(2.0 * self._times / rest) if rest > 0.0 else None
 
-    def _with(self, present: Mask) -> NDArray[np.int64]:
-        """How many reports of each client [n] are released if those of this round are, too."""
-        return np.asarray(self._taken + self._times * present)
-
-    def _listed(self, present: Mask) -> dict[int, int]:
-        """Class -> the most reports that any of its clients has sent, this round's included."""
-        most = largest_of_classes(self._with(present), self._class_of, len(self._classes))
+    def _listed(self, taken: NDArray[np.int64]) -> dict[int, int]:
+        """Class -> the most reports that any of its clients has sent, of all `taken` [n]."""
+        most = largest_of_classes(taken, self._class_of, len(self._classes))
         listed = np.flatnonzero(most)
         if len(listed) > LISTED_CLASSES:
             exposure = self._classes.exposure[listed] * np.sqrt(most[listed])
@@ -377,22 +473,21 @@ class Accountant:
         return {int(index): int(most[index]) for index in listed}
 
     def _local(self, taken: dict[int, int]) -> dict[int, float]:
-        """Class -> the local epsilon of so many reports."""
+        """Map each class to the local epsilon of this number of reports."""
         indices, rounds = np.array(list(taken.items()), dtype=np.int64).reshape(-1, 2).T
         found = local_epsilons(self._alone, indices, rounds, self._delta)
         return dict(zip(taken, found.tolist(), strict=True))
 
-    def _worst_local(self, present: Mask) -> float:
-        taken, everybody = self._with(present), np.zeros_like(self._class_of)
+    def _worst_local(self, taken: NDArray[np.int64]) -> float:
+        everybody = np.zeros_like(self._class_of)
         worst = worst_local_epsilons(self._alone, self._class_of, taken, everybody, 1, self._delta)
         return float(worst[0])
 
-    def _worst_proven(
-        self, histories: ParticipationHistory, present: Mask, sums: Vector | None = None
-    ) -> float:
+    def _worst_shuffled(self, counted: Counted, sums: Vector | None = None) -> float:
         """The largest proven epsilon of all clients: max over histories of min(local, shuffled),
         or of the smaller of that and the client's own in `sums` [n]."""
-        groups, taken = len(histories.distinct), self._with(present)
+        histories, taken = counted.histories, counted.taken
+        groups = len(histories.distinct)
         if sums is None:
             local = worst_local_epsilons(
                 self._alone, self._class_of, taken, histories.group_of, groups, self._delta
@@ -403,25 +498,24 @@ class Accountant:
             np.maximum.at(local, histories.group_of, np.minimum(own, sums))
         return largest_epsilon(self._library, histories.distinct, self._delta, local.tolist())
 
-    def _proven_column(
-        self,
-        histories: ParticipationHistory,
-        present: Mask,
-        local: dict[int, float],
-        worst: float | None,
+    def _shuffled_column(
+        self, counted: Counted, local: dict[int, float], worst: float | None
     ) -> Column:
-        note = self._no_credit
+        words, histories = self._words, counted.histories
+        if self._unasked:
+            return Column("shuffled", Status.PROVEN, words.shuffled, note=self._unasked)
+        note = self._view.no_credit_reason(words)
         if note is not None:
-            return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
+            return Column("shuffled", Status.PROVEN, words.local, local, note, worst)
         epsilon = dict(local)
         for index, own in local.items():
             if met := histories.of(self._members(index)):
                 epsilon[index] = largest_epsilon(self._library, met, self._delta, [own] * len(met))
-        worst = None if worst is None else self._worst_proven(histories, present)
-        source, note = (DECLARED_SOURCE, DECLARED_NOTE) if self._declared else (SHUFFLED_SOURCE, "")
-        return Column("proven", Status.PROVEN, source, epsilon, note, worst)
+        worst = None if worst is None else self._worst_shuffled(counted)
+        source, note = words.shuffled, words.shuffled_note
+        return Column("shuffled", Status.PROVEN, source, epsilon, note, worst)
 
-    def _specific_column(self, histories: ParticipationHistory, taken: dict[int, int]) -> Column:
+    def _su2025_column(self, histories: ParticipationHistory, taken: dict[int, int]) -> Column:
         epsilon = {}
         for index in taken:
             if met := histories.of(self._members(index)):
@@ -430,13 +524,19 @@ class Accountant:
         note = "" if epsilon else "it is published for Laplace reports, not for these"
         if not epsilon and self._classes.is_noise("laplace").any():
             note = f"not computed for more than {PUBLISHED_CLASSES:,} kinds of reports"
-        return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
+        return Column("su2025", Status.AS_PUBLISHED, SU2025_SOURCE, epsilon, note)
 
-    def _lower_column(self, taken: dict[int, int]) -> Column:
+    def _rdp_column(self, account: RenyiAccount, taken: dict[int, int]) -> Column:
+        column = account.column(self._delta, taken, self._members)
+        conditional = self._declared and column.status is Status.PROVEN
+        return replace(column, note=self._words.shuffled_note) if conditional else column
+
+    def _shuffled_lower_column(self, taken: dict[int, int]) -> Column:
         local = self._local(taken)
         found = certain_losses(
             self._classes, self._everybody, taken, local, self._delta, self._dimension
         )
         epsilon = {index: value for index, value in found.items() if value > 0.0}
         note = "" if epsilon else "no known attack is certain enough here"
-        return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)
+        source = self._words.shuffled_lower
+        return Column("shuffled_lower", Status.LOWER_BOUND, source, epsilon, note)

@@ -26,7 +26,7 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float | None:
     """
     # Who reads what a run wrote down does not wait for the bounds.
     from fl_shuffle.accounting.bounds.sum_release.gaussian import SUM_DELTA_SHARE, sum_epsilon
-    from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    from fl_shuffle.accounting.distributions.gaussian_mechanism import (
         MAX_MU_EPSILON,
         gaussian_mu,
     )
@@ -46,11 +46,11 @@ def add_remove_of(
 
     It applies to Gaussian noise where a unit's own share of a report is clipped: to whole updates,
     and to records that are clipped one by one. What an average is clipped to afterwards
-    (privacy.client_clip, privacy.clip = "average") bounds how far replacing a record moves it, but
-    taking one out may move it as far.
+    (privacy.client_clip_norm, privacy.clipping = "average") bounds how far replacing a record moves
+    it, but taking one out may move it as far.
     """
     privacy = config["privacy"]
-    each = privacy["clip"] in ("auto", "record") and privacy.get("client_clip") is None
+    each = privacy["clipping"] in ("auto", "record") and privacy.get("client_clip_norm") is None
     if privacy["randomizer"] != "gaussian" or not (privacy["unit"] == "client" or each):
         return None
     return None if epsilon is None else add_remove_epsilon(float(epsilon), delta)

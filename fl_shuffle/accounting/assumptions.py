@@ -1,8 +1,9 @@
-"""What a run's proven numbers take for granted, in words; docs/proofs.md sections 0, 9 and 10."""
+"""What a run's proven numbers take for granted, in words; docs/research/proofs sections 0, 9 and
+10."""
 
 from __future__ import annotations
 
-from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.accounting.rounds.threat_model import ThreatModel
 
 ARRIVALS = (
     "which reports arrive depends neither on the data nor on what was released before. Where it "
@@ -11,7 +12,7 @@ ARRIVALS = (
 )
 SEEDED = "the noise is the ideal one that the seeded 32-bit generator simulates"
 POOLED = (
-    "noise pooled: same law, no reports were made; the noise of each round's sum is one seeded "
+    "noise per sum: same law, no reports were made; the noise of each round's sum is one seeded "
     "vector with the law of the ideal reports' noise together"
 )
 SYSTEM = (
@@ -29,7 +30,7 @@ UNKNOWN_LAW = (
 DECLARED_TRAINING = (
     "every client's training did what the configuration declares (privacy.declared_sigma, "
     "clip_norm, declared_steps), with fresh secret noise each time, and whether it fails, and what "
-    "it does between its steps, hangs on no record. Nobody checks that: these epsilons are the "
+    "it does between its steps, depends on no record. Nobody checks that: these epsilons are the "
     "clients' own, and no guarantee of this framework"
 )
 
@@ -38,7 +39,7 @@ def run_assumptions(
     *,
     entropy: str,
     known_law: bool,
-    trust: Trust,
+    trust: ThreatModel,
     sums: bool,
     noise: str = "per-report",
     discrete: bool = False,
@@ -48,7 +49,7 @@ def run_assumptions(
     its column `sum` says something; `discrete`: its noise is discrete; `declared`: clients
     declare what their own training adds."""
     law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
-    if noise == "pooled":
+    if noise == "per-sum":
         law = POOLED
     if discrete:
         law = DISCRETE

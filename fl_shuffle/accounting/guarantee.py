@@ -1,6 +1,6 @@
 """A bound is not a float: what is claimed, how it was obtained, and how sure that is.
 
-Units are nats. The neighbouring relation is replace-one (same number of units, one changed).
+Units are nats. The neighboring relation is replace-one (same number of units, one changed).
 """
 
 from __future__ import annotations
@@ -8,22 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fl_shuffle.declare import json_ready
 from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.settings_schema import json_ready
 
 
 class Status(StrEnum):
-    """How much a number may claim. Only `PROVEN` upper bounds are guarantees."""
+    """How much a number may claim. Only `PROVEN` upper bounds are guarantees; `NONE` stands where
+    there is no number, because nothing protects anybody."""
 
     PROVEN = "proven"
     AS_PUBLISHED = "as published"
     LOWER_BOUND = "lower bound"
     DECLARED = "as declared by the clients"
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Guarantee:
     """One (epsilon, delta) statement about a shuffled release.
 
     `epsilon` is in nats and may be infinite (nothing is promised). `numerical_error` is the part of
-    the reported delta that was added for discretisation, truncation and round-off: it is already
+    the reported delta that was added for discretization, truncation and round-off: it is already
     inside the number. `details` holds JSON-friendly extras.
 
     Raises `InvalidValueError` for NaN or negative epsilon and for delta outside [0, 1].
@@ -66,13 +69,10 @@ class Guarantee:
         return self.status is Status.PROVEN
 
     def __str__(self) -> str:
-        how = "; ".join(
-            dict.fromkeys((str(self.status), self.method))
-        )  # a method is called "proven"
         word = "not below" if self.status is Status.LOWER_BOUND else "<="
         return (
             f"epsilon {word} {self.epsilon:.6g} at delta = {self.delta:.6g} "
-            f"[{how}; {self.relation}, unit = {self.unit}; {self.source}]"
+            f"[{self.status}; {self.method}; {self.relation}, unit = {self.unit}; {self.source}]"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,11 +84,18 @@ class Guarantee:
 def proof_over_attack(proven: float | None, lower: float | None) -> float | None:
     """How many times a proven number exceeds a lower bound; None where one of them is missing.
 
-    Never below one, unless one of the two is wrong. A better proof or attack can gain so much.
+    Never below one, unless one of the two is wrong. A better proof or attack can gain this factor.
     """
     if proven is None or lower is None or not (lower > 0.0 and math.isfinite(proven)):
         return None
     return proven / lower
+
+
+def gain_at_most(ratio: float) -> str:
+    """`proof_over_attack` for a line that says "at most": three significant digits, rounded up."""
+    exact = Decimal(ratio)
+    unit = Decimal(10) ** (exact.adjusted() - 2)
+    return f"{float((exact / unit).to_integral_value(ROUND_CEILING) * unit):.5g}"
 
 
 def ratio_line(ratio: float) -> str:

@@ -15,4 +15,4 @@ MIN_DELTA = 1e-290
 MIN_PARTICIPATION = 1e-100
 """Chances to take part below this are refused, for the same reason."""
 MAX_COMPOSED = 10**9
-"""Times that one pair of laws is composed with itself."""
+"""Times that one pair of distributions is composed with itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 UNIT = 2.0**-53
 """Half an ulp of one."""
 MANY = 2.0**14
-"""So many of them cover sums of some hundreds of terms whose total is one."""
+"""This number covers sums of some hundreds of terms whose total is one."""
 ROUND_OFF = 1e-9
 """Relative, of results: sums and products of positive terms, powers and exponentials with exponents
 up to some hundreds, closed formulas. The largest that was measured, against 50 digits: 1.8e-11 of a

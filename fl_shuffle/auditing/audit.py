@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fl_shuffle._internal.threads import one_thread
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.auditing.canaries import Canaries, check_clipping, one_of_each_kind
 from fl_shuffle.auditing.checks import noise_checks, one_law_check, order_check, play_orders
@@ -17,10 +18,10 @@ from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, Claims, reports
 from fl_shuffle.auditing.published import audit_published
 from fl_shuffle.configuration.reading import ConfigLike, Overrides, resolve_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.data.task import Tell, silent
+from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.randomizers.additive import NOISES
-from fl_shuffle.seeds import SeedTree
-from fl_shuffle.threads import one_thread
+from fl_shuffle.randomizers.seeds import SeedTree
+from fl_shuffle.randomizers.total_budgets import Tell, silent
 
 OTHER_DELTAS = (1e-3, 0.05)
 """Claims are tested here too: a curve that fails anywhere is no bound."""
@@ -35,7 +36,7 @@ CHECKS_SHARE = 0.01
 PUBLISHED_SHARE, SINGLE_SHARE, KINDS_SHARE, SUMS_SHARE = 0.4, 0.3, 0.1, 0.2
 """Of an audit's time."""
 MOST_KINDS = 6
-"""Of more kinds of clients so many are played, from one end to the other."""
+"""Largest number of kinds of clients that are tested, from one end to the other."""
 FEWEST_ABSENT = 4
 """Of fewer clients none is absent."""
 
@@ -74,10 +75,14 @@ def audit_configuration(
     tell: Tell = silent,
 ) -> AuditReport:  # fmt: skip
     """Audit a configuration; with `dimension` its games alone, on reports so long."""
+    if config.privacy.randomizer == "none":
+        raise NotApplicableError(
+            f"{name} protects nobody (privacy.randomizer = 'none'): there is no claim to attack"
+        )
     started, audit = time.monotonic(), Audit(config, dimension, settings)
     clipping = published = None
     if dimension is None:
-        tell("running it on neighbouring data")
+        tell("running it on neighboring data")
         published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
         clipping = check_clipping(config)
     tell("looking at order and noise")
@@ -110,7 +115,8 @@ class Audit:
         return Canaries(self._config, dimension=self._dimension, seed=self._settings.seed, **worst)
 
     def attack(self, source: Canaries, tests: int = 1) -> Attack:
-        """Its canaries against its accountant, with one of so many shares of a test's error."""
+        """Its canaries against its accountant, with one of this number of shares of a test's
+        error."""
         config, delta = self._config, self._config.privacy.target_delta
         return Attack(
             source, Claims(config, source, self._library),
@@ -120,7 +126,7 @@ class Audit:
         )  # fmt: skip
 
     def checks(self, source: Canaries) -> Iterator[Check]:
-        """What every claim takes for granted: a random order, and noise that is used once."""
+        """What every claim assumes: a random order, and noise that is used once."""
         level, seed, config = CHECKS_SHARE * self._error / CHECKS, self._settings.seed, self._config
         clients = len(source.plan)
         if source.noise_is_pooled:
@@ -152,7 +158,7 @@ class Audit:
                 yield "reports of every kind of client", KINDS_SHARE / len(kinds), own
 
     def _reports(self, client: int | None, kinds: int, clock: Clock) -> Iterator[Finding]:
-        """Of the most exposed client; or of one of so many kinds, against its own local claim."""
+        """Of the most exposed client; or of one of several kinds, against its own local claim."""
         attack = self.attack(self.canaries(target=client), kinds)
         reports = max(1000, self._settings.reports // kinds)
         return reports_game(attack, reports, clock, exposed=client is None)
@@ -162,7 +168,7 @@ class Audit:
         absent = game == ABSENT_SUMS
         attack = self.attack(self.canaries(release="sum", absent=absent))
         # A sum is a function of the shuffled reports.
-        columns, unsaid = [] if absent else ["proven"], attack.claims.no_sum
+        columns, unsaid = [] if absent else ["shuffled"], attack.claims.no_sum
         if unsaid:
             self.notes.append(f"column sum is not tested, it says nothing: {unsaid}")
         else:

@@ -17,20 +17,19 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+from fl_shuffle._internal.arrays import Ids, Vector
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.auditing.findings import Clipping
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.models import flatten_parameters
 from fl_shuffle.data.task import Task, load_task
-from fl_shuffle.federation import Federation
-from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
+from fl_shuffle.federation.parts import AggregateFederation, Federation
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from fl_shuffle.randomizers.calibration import Calibration, noise_bits
 from fl_shuffle.randomizers.personal import NoiseSource, PersonalRandomizer
-from fl_shuffle.seeds import SeedTree
-
-Ids = NDArray[np.int64]
-Vector = NDArray[np.float64]
+from fl_shuffle.randomizers.seeds import SeedTree
+from fl_shuffle.shuffler.aggregate import PURPOSE
 
 LONG = 1e4
 """Raw gradients of canaries are about this many times longer than the clip."""
@@ -40,13 +39,13 @@ NEARLY = 0.01
 
 @dataclass(frozen=True)
 class Scene:
-    """Two neighbouring datasets, known to the adversary but for which of the two it is.
+    """Two neighboring datasets, known to the adversary but for which of the two it is.
 
     All means lie on the first axis (a canary's gradient is one coordinate), in units of reports,
     that is after a client's weight. `others` [n] holds everybody's mean, the target's entry unused;
     the target's is `zero` in one dataset and `one` > zero in the other. `scales` [n] are the
-    clients' noise scales as they show in reports, `noise` is its law, `dimension` the length of
-    a report.
+    clients' noise scales as they show in reports, `noise` is its distribution, `dimension` the
+    length of a report.
     """
 
     target: int
@@ -113,12 +112,12 @@ class Canaries:
 
     def __init__(
         self, config: Config, *, seed: int = 0, dimension: int | None = None,
-        plan: RandomizerPlan | None = None, release: str = "reports", target: int | None = None,
+        plan: Calibration | None = None, release: str = "reports", target: int | None = None,
         absent: bool = False,
     ) -> None:  # fmt: skip
         run = replace(config.run, entropy="seeded", seed=seed, noise="per-report")
         self.config, self.seeds = replace(config, run=run), SeedTree(seed).child("audit")
-        self.noise_is_pooled = config.run.noise == "pooled"
+        self.noise_is_pooled = config.run.aggregate_noise
         task = load_task(config)
         if dimension is None:
             dimension = sum(p.numel() for p in task.model(config).parameters())
@@ -153,7 +152,7 @@ class Canaries:
         send several reports."""
         rows, everyone = self._rows(self._unweighted), np.arange(len(self.plan))
         target, other = np.array([self.scene.target]), self._rows(self._ends[1:])
-        # Noise does not hang on who is asked together.
+        # Noise does not depend on which clients one request names.
         return (
             self._batch(self._randomize, rows, everyone, number),
             self._batch(self._randomize, other, target, number)[0],
@@ -177,7 +176,7 @@ class Canaries:
         total = np.zeros(scene.dimension)
         total[0] = scene.means.sum() + side * (scene.one - scene.zero)
         noise = AggregateNoise(plan.noise, plan.weight * plan.scale, plan.step)
-        generator = self.seeds.numpy_generator(number, "pooled noise")
+        generator = self.seeds.numpy_generator(number, PURPOSE)
         return noise.add_to(total, np.ones(len(plan), dtype=bool), generator)
 
     def _rows(self, means: NDArray[np.float32]) -> Tensor:
@@ -194,7 +193,7 @@ class Canaries:
         reports = randomize(rows, clients, round_number + 1)
         return reports[batch * len(clients) : (batch + 1) * len(clients)]
 
-    def _randomizer_of(self, plan: RandomizerPlan) -> PersonalRandomizer:
+    def _randomizer_of(self, plan: Calibration) -> PersonalRandomizer:
         """That of clients with this plan, whatever their records; in a run with pooled noise that
         of the reports that the sums stand for."""
         return PersonalRandomizer(plan.local, self._source, plan.reports_per_round)
@@ -214,7 +213,7 @@ class Canaries:
             dimension,
         )
         clip, asked = Federation(self.config, task).clipper, np.arange(len(first) + 2)
-        means = clip(torch.zeros(dimension), asked)[:, 0].cpu().numpy().copy()
+        means = clip(torch.zeros(dimension), asked, 1)[:, 0].cpu().numpy().copy()
         self._unweighted, self._ends = means[kind_of.reshape(-1)], means[-2:]
         self._unweighted[target] = means[-2]
         weight = plan.weight.astype(np.float32)
@@ -232,7 +231,7 @@ class Canaries:
         size = int(self._sizes[target])
         if self.config.privacy.unit == "client":
             return 0, size, 0
-        if self.config.clip == "average":
+        if self.config.clipping == "average":
             return 0, 1, 0
         reach = float(self.plan.radius[target] / self.plan.clip[target])
         moves = []
@@ -245,13 +244,13 @@ class Canaries:
         return top - 1, top, -minus_still
 
     def task_of(self, clients: Ids, plus: Vector, still: Ids, dimension: int) -> CanaryTask:
-        """The data of these clients, in this order (ids may repeat), with so many records up, so
-        many without a gradient, and the rest down."""
+        """The data of these clients, in this order (ids may repeat), with this number of records
+        up, that number without a gradient, and the rest down."""
         sizes = self._sizes[clients]
         # Of the records of each client, one after the other.
         place = np.concatenate([np.arange(size) for size in sizes])
         # Without a clip of each record, one of them decides where the average points.
-        average = self.config.clip == "average"
+        average = self.config.clipping == "average"
         moving = np.repeat(np.ones_like(sizes) if average else sizes - still, sizes)
         long = np.where(place < moving, LONG * np.repeat(self.plan.clip[clients], sizes), 0.0)
         inputs = torch.from_numpy(long.astype(np.float32)[:, None])
@@ -264,9 +263,9 @@ class Canaries:
         )  # fmt: skip
 
 
-def one_of_each_kind(plan: RandomizerPlan, most: int) -> list[int]:
-    """A client of every class, of at most so many: in the order of their weights and noise, evenly
-    spaced, the ends among them."""
+def one_of_each_kind(plan: Calibration, most: int) -> list[int]:
+    """A client of every class, of at most this number: in the order of their weights and noise,
+    evenly spaced, the ends among them."""
     _, first = np.unique(plan.class_of, return_index=True)
     order = first[np.lexsort((plan.scale[first], plan.weight[first]))]
     places = np.linspace(0, len(order) - 1, min(most, len(order))).astype(np.int64)
@@ -294,12 +293,16 @@ def check_clipping(config: Config) -> Clipping:
         offsets=np.arange(len(inputs) + 1, dtype=np.int64) * size,
         plan=_restricted(task.plan, np.full(len(inputs), target)),
     )  # fmt: skip
-    clip = Federation(config, hostile).clipper
     parameters = flatten_parameters(task.model(config)).to(config.run.device)
-    # One by one: pooled noise takes weighted sums.
-    every = [clip(parameters, np.array([k])).reshape(-1).double() for k in range(len(inputs))]
-    weight = task.plan.weight[target] if config.run.noise == "pooled" else 1.0
-    means = torch.stack(every).cpu() / weight
+    if config.run.aggregate_noise:
+        add_up, weight = AggregateFederation(config, hostile).sum_of_means, task.plan.weight[target]
+        # Of one client each: the sum of its weighted mean alone.
+        alone = [add_up(parameters, np.array([k]), 1) for k in range(len(inputs))]
+        means = torch.stack(alone).cpu() / weight
+    else:
+        clip = Federation(config, hostile).clipper
+        means = torch.cat([clip(parameters, np.array([k]), 1) for k in range(len(inputs))])
+        means = means.double().cpu()
     moves = torch.stack([means[b] - means[a] for a, b in ((0, 1), (0, 2), (3, 4), (3, 5))])
     largest, farthest = (
         float(torch.linalg.vector_norm(each, ord=task.plan.norm, dim=1).max())
@@ -309,7 +312,7 @@ def check_clipping(config: Config) -> Clipping:
     return Clipping(largest / float(radius), farthest / float(sensitivity))
 
 
-def _restricted(plan: RandomizerPlan, clients: Ids) -> RandomizerPlan:
+def _restricted(plan: Calibration, clients: Ids) -> Calibration:
     """The plan of these clients only, in this order; ids may repeat."""
     every = {each.name: getattr(plan, each.name) for each in fields(plan)}
     own: dict[str, Any] = {k: v[clients] for k, v in every.items() if isinstance(v, np.ndarray)}
@@ -317,7 +320,7 @@ def _restricted(plan: RandomizerPlan, clients: Ids) -> RandomizerPlan:
     return replace(plan, **own, custom=custom)
 
 
-def most_exposed(plan: RandomizerPlan, unit: str, summed: int = 0) -> int:
+def most_exposed(plan: Calibration, unit: str, summed: int = 0) -> int:
     """The client whose report moves furthest, in widths of the noise that hides it.
 
     That is its own; for the client unit that of its noise scale's cohort; of sums, in which the
@@ -366,8 +369,8 @@ def size_error(scene: Scene) -> float:
     that is not, or the other way round, by its length off the axis.
 
     That depends on the noise alone: its l2 norm for Gaussian noise, l1 for Laplace noise, whose
-    exact chi and gamma laws are added over all clients. The bar to a neighbouring scale stands
-    where both are as likely.
+    exact chi and gamma distributions are added over all clients. The bar to a neighboring scale
+    stands where both are as likely.
     """
     own, free = scene.own_scale, scene.dimension - 1
     levels, counts = np.unique(scene.scales, return_counts=True)

@@ -1,4 +1,4 @@
-"""What every guarantee takes for granted: a fresh random order, and noise that is used once.
+"""What every guarantee assumes: a fresh random order, and noise that is used once.
 
 **Order.** Does the order in which the analyzer gets the reports tell whose they are?
 
@@ -15,7 +15,7 @@ the statistics.
 The adversary knows all means, so a report minus its mean, over its noise scale, is bare noise:
 symmetric, independent between coordinates, clients and rounds. Two exact tests see it if it is not.
 
-* *Signs.* Products of the signs of neighbours in a chain of independent symmetric variates are
+* *Signs.* Products of the signs of neighbors in a chain of independent symmetric variates are
   independent fair coins: a two-sided binomial test. It sees a weak dependence that all share.
 * *Equal values.* A value is within `width` of another that was drawn apart with probability at most
   2 width times the highest density, whatever that other is; a few values of one report that all
@@ -32,25 +32,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from fl_shuffle._internal.arrays import Ids, Vector
 from fl_shuffle.auditing.canaries import Canaries
 from fl_shuffle.auditing.findings import Check
-from fl_shuffle.flower.strategy import Schedule
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.flower.schedule import Schedule
+from fl_shuffle.randomizers.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Reports
-
-Ids = NDArray[np.int64]
-Vector = NDArray[np.float64]
 
 REFERENCES = 19
 """Uniform permutations that each round is ranked among."""
 MEMORY = 16
-"""So many earlier rounds are looked at for an order that comes back."""
+"""Number of earlier rounds that are searched for a repeated order."""
 POWER = 0.95
-"""The probability with which what is said to be found would be found."""
+"""Power: the probability with which a stated fault would be found."""
 NODES = 2
 """The fewest with which who plays whom can show."""
 ORDER_ROUNDS, FEWEST_ROUNDS, PLACES = 64, 8, 1 << 23
-"""At most and at least; of very many clients so many rounds as have these positions."""
+"""At most and at least; for very many clients, as many rounds as have these positions."""
 # A mark is written in two coordinates, each of them small enough for float32.
 DIGIT = 1 << 16
 
@@ -60,7 +58,7 @@ def play_orders(clients: int, schedule: str, seed: int) -> Ids:
     which everybody reports, of two clients or more; they arrive by ascending id.
 
     Every round gives the clients other marks, drawn apart from the run's own seeds, so that an
-    order that hangs on the reports alone is not mistaken for one that tells whose they are.
+    order that depends on the reports alone is not mistaken for one that reveals their senders.
     """
     seeds, present = SeedTree(seed), np.ones(clients, dtype=bool)
     numbers = range(1, 1 + min(ORDER_ROUNDS, max(FEWEST_ROUNDS, PLACES // clients)))
@@ -96,7 +94,7 @@ def statistics(orders: Ids, earlier: Ids) -> dict[str, NDArray[np.float64]]:
     for when, places in steps.items():
         # Spearman's correlation but for a constant; small steps count at every scale.
         found[f"positions follow those {when}"] = np.abs(places @ centred)
-        found[f"neighbours {when} stay neighbours"] = -np.log(np.abs(np.diff(places))).sum(axis=1)
+        found[f"neighbors {when} stay neighbors"] = -np.log(np.abs(np.diff(places))).sum(axis=1)
     same = [(earlier == order).sum(axis=1).max() for order in orders]
     found["positions of an earlier round come back"] = np.array(same, dtype=np.float64)
     found["reports of one node stay together"] = (np.diff(nodes) == 0).sum(axis=1) * 1.0
@@ -156,7 +154,7 @@ def rounds_to_catch(rounds: int, level: float) -> int | None:
     reject at `level` with probability POWER; None if not even all of them suffice.
 
     Such a round's p-value is uniform below 1/(REFERENCES + 1): it adds the logarithm of that to
-    Fisher's statistic, whose chi-square law is otherwise unchanged.
+    Fisher's statistic, whose chi-square distribution is otherwise unchanged.
     """
     bar = float(stats.chi2.isf(level / TESTS, 2 * rounds))
     need = bar - float(stats.chi2.isf(POWER, 2 * rounds))
@@ -194,14 +192,14 @@ WANTED_VALUES = 50_000
 MOST_DRAWN = 1 << 27
 """Variates of reports, all together."""
 STEEPEST = 0.18
-"""A law's distribution function moves by at least this times a small relative change of its scale:
-max x f(x), 1/(2e) for Laplace noise, more for sums of it, 0.24 for Gaussian noise."""
+"""A distribution's distribution function moves by at least this times a small relative change of
+its scale: max x f(x), 1/(2e) for Laplace noise, more for sums of it, 0.24 for Gaussian noise."""
 
 
 @dataclass(frozen=True)
 class Residuals:
     """Bare noise in units of its scale: `values` [rounds, n, c]; `rounding` is half a grid step of
-    the coarsest in the same units; `noise` names the law."""
+    the coarsest in the same units; `noise` names the distribution."""
 
     values: Vector
     rounding: float
@@ -254,7 +252,7 @@ def play_noise(source: Canaries) -> tuple[Residuals, Residuals]:
 
 
 def sign_checks(noise: Residuals, level: float) -> list[Check]:
-    """Signs of neighbouring clients, rounds and coordinates: two-sided, of their products.
+    """Signs of neighboring clients, rounds and coordinates: two-sided, of their products.
 
     Exact zeros (the middle of the grid) have no sign and are left out.
     """

@@ -3,7 +3,7 @@
 A mechanism that is (eps, delta)-DP obeys P1(S) <= e^eps P0(S) + delta for every event S and both
 orders of the two datasets, so an event that is seen more often on one side than this allows bounds
 epsilon from below. All bounds are one-sided and exact (Clopper and Pearson 1934; Student and
-chi-square laws), nothing is asymptotic. Epsilons are in nats, relation replace-one.
+chi-square distributions), nothing is asymptotic. Epsilons are in nats, relation replace-one.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import betainccinv, betaincinv
 
+from fl_shuffle._internal.arrays import Counts, Vector
 from fl_shuffle.accounting.bisection import bisected
-from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
-
-Vector = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from fl_shuffle.accounting.distributions.amplification import AtomicDistribution
+from fl_shuffle.accounting.numerics.stop_loss import amplified_delta
 
 PRECISION = 1e-6
 """Relative, of an epsilon that is searched for."""
@@ -45,11 +42,11 @@ def proportions_upper(hits: Counts, trials: int, alpha: float) -> Vector:
 
 @dataclass(frozen=True)
 class Dichotomy:
-    """Two laws on a few outcomes: `zero` and `one` [k], by decreasing ratio one/zero.
+    """Two distributions on a few outcomes: `zero` and `one` [k], by decreasing ratio one/zero.
 
-    Built from confidence bounds, it is *less* informative than the two true laws of one report:
-    the true ones can be turned into these by a randomized map of the report (Blackwell's order, in
-    which one testing problem dominates another if its power is nowhere smaller).
+    Built from confidence bounds, it is *less* informative than the two true distributions of one
+    report: the true ones can be turned into these by a randomized map of the report (Blackwell's
+    order, in which one testing problem dominates another if its power is nowhere smaller).
     """
 
     zero: Vector
@@ -89,7 +86,7 @@ class Dichotomy:
         scale = math.exp(epsilon)
         found = 0.0
         for values in (ratio - scale, 1.0 - scale * ratio):
-            law = AtomicLaw.of(values, self.zero / math.fsum(self.zero.tolist()))
+            law = AtomicDistribution.of(values, self.zero / math.fsum(self.zero.tolist()))
             if law.upper > 0.0 and n == 1:
                 found = max(found, float(law.stop_loss(np.zeros(1))[0]))
             elif law.upper > 0.0:
@@ -129,8 +126,8 @@ def mu_lower(zero: Vector, one: Vector, alpha: float) -> float:
     """A lower bound on mu = (mean_1 - mean_0)/sd of a statistic that is Gaussian on both sides.
 
     `zero` and `one` are three or more paired plays (the same noise, the two datasets). The mean
-    difference is bounded by Student's t on the pairs, the standard deviation by the chi-square law
-    of the larger of the two sample variances, each with alpha/3. Confidence 1 - alpha.
+    difference is bounded by Student's t on the pairs, the standard deviation by the chi-square
+    distribution of the larger of the two sample variances, each with alpha/3. Confidence 1 - alpha.
     """
     trials, moved = len(zero), one - zero
     spread = float(np.std(moved, ddof=1)) / math.sqrt(trials)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from fl_shuffle.declare import setting, settings_of
+from fl_shuffle.settings_schema import setting, settings_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU_EPSILON, gaussian_mu
-from fl_shuffle.declare import json_ready
+from fl_shuffle.accounting.distributions.gaussian_mechanism import MAX_MU_EPSILON, gaussian_mu
+from fl_shuffle.settings_schema import json_ready
 
 ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
@@ -17,7 +17,7 @@ MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
-class Point:
+class FindingPoint:
     """At one delta: epsilon is at least `epsilon_lower` (with the audit's confidence), and at most
     `proven_epsilon` by the claim under test: the finding's `column`."""
 
@@ -51,7 +51,7 @@ class Finding:
     `noise_factor` is how many times too small noise would have to be, about, for these plays to
     contradict the proven bound: the Gaussian mu that is as private as that bound says, over the mu
     that is as private as was measured; exact for the mu tests, infinite where nothing was measured.
-    `column` is the accountant's column under test: `local`, `proven` (an adversary who sees the
+    `column` is the accountant's column under test: `local`, `shuffled` (an adversary who sees the
     shuffled reports) or `sum` (one who sees sums of reports alone).
     """
 
@@ -61,9 +61,9 @@ class Finding:
     method: str
     rounds: int
     plays: int
-    points: tuple[Point, ...]
+    points: tuple[FindingPoint, ...]
     note: str = ""
-    column: str = "proven"
+    column: str = "shuffled"
 
     @property
     def breaks_proven(self) -> bool:
@@ -74,7 +74,7 @@ class Finding:
         return any(point.broken[1] for point in self.points)
 
     @property
-    def witness(self) -> Point:
+    def witness(self) -> FindingPoint:
         """The point to show: a broken proven bound, else a broken published one, else the run's
         delta."""
         return max(self.points, key=lambda point: point.broken)
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One test of what every guarantee takes for granted; it refutes it if `p_value` <= `level`.
+    """One test of what every guarantee assumes; it refutes the assumption if `p_value` <= `level`.
 
     `level` is this test's share of the audit's error probability, `plays` how many rounds were
     looked at. `power` says in words what it would have caught with probability 95%.
@@ -130,7 +130,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Difference:
-    """What stands at a place of what neighbouring runs published; None where one has no such."""
+    """What stands at a place of what neighboring runs published; None where one has no such."""
 
     neighbour: str
     where: str

@@ -2,12 +2,12 @@
 
 Each draws what is released in two worlds that differ in the target's data alone, turns what it sees
 into lower bounds on epsilon, and holds these against the accountant's columns that speak of such an
-adversary. Two tests make bounds of what is seen: its *measured law* (`Dichotomy`), and where it is
-Gaussian in either world its mu.
+adversary. Two tests make bounds of what is seen: its *measured distribution* (`Dichotomy`), and
+where it is Gaussian in either world its mu.
 
-**Batches** are attacked without playing any: where the target's report is recognised, or hides
-among reports alike, the exact arithmetic of the shuffle turns the law of one report into that of
-the batch.
+**Batches** are attacked without playing any: where the target's report is recognized, or hides
+among reports alike, the exact arithmetic of the shuffle turns the distribution of one report into
+that of the batch.
 
 **Sums** are attacked on what is published of every round. Every model is a function of the sums
 before it, so who sees the sums sees no less than who sees the sequence of models; and a sum is a
@@ -34,15 +34,15 @@ import torch
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
-from fl_shuffle.accounting.rounds.trust import ANALYZED, Trust
+from fl_shuffle.accounting.rounds.threat_model import ANALYZED, ThreatModel
 from fl_shuffle.auditing.canaries import Canaries, position_error, size_error
 from fl_shuffle.auditing.confidence import Dichotomy, mu_lower
 from fl_shuffle.auditing.effort import Clock
-from fl_shuffle.auditing.findings import Finding, Point
+from fl_shuffle.auditing.findings import Finding, FindingPoint
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.randomizers.discrete import DISCRETE
@@ -53,7 +53,7 @@ Plays = NDArray[np.float64]
 
 OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
 DISCRETE_LAW = (
-    "single reports with discrete noise are tested against their local budget alone: the attacks "
+    "single reports with discrete noise are tested against their local guarantee alone: attacks "
     "on their batch and on several rounds need continuous noise"
 )
 ALIKE = "noise scales or clips too alike to tell reports apart: the batch is attacked by its sum"
@@ -61,22 +61,22 @@ ALIKE = "noise scales or clips too alike to tell reports apart: the batch is att
 FIRST_REPORTS = 1 << 40
 """The round number of the first bulk draw, apart from those of plays: its noise is independent."""
 VALUES_PER_CALL = 1 << 22
-"""Reports are drawn in pieces of so many numbers (16 MiB of float32)."""
+"""Reports are drawn in pieces of this many numbers (16 MiB of float32)."""
 MOST_TRAINING = 4096
-"""So many plays, and at most half of all, only place the thresholds."""
+"""Number of games, and at most half of all, that only place the thresholds."""
 LEVELS = 9
 """Quantiles on each side of the median that become thresholds."""
 MOST_OWN = 1 << 15
 """Reports whose width is measured: to about one in a hundred."""
 FEWEST_PLAYS = 8
-"""So many rounds are played whatever the clock says."""
+"""Number of rounds that are executed whatever the clock shows."""
 FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
 CERTAIN = 1e-8
-"""Reports are called recognised if the chance of any mistake in a round is below this."""
+"""Reports are called recognized if the chance of any mistake in a round is below this."""
 
-BY_SIZE = "budget class recognised by the size of a report"
-BY_POSITION = "report recognised by its position"
+BY_SIZE = "budget class recognized by the size of a report"
+BY_POSITION = "report recognized by its position"
 SUMS = "sums of the reports, all else known"
 ABSENT_SUMS = "sums of the reports of half the clients, the others absent"
 ONE_LAW = "exact confidence bounds of both laws"
@@ -98,7 +98,7 @@ class Claims:
         self._present, self._dimension = source.present, source.scene.dimension
         self._config, self._library = config, library or RoundLibrary()
         # What is played, and counted, are batches: a round may have several.
-        self._trust = replace(Trust.of(config.to_dict()), reports_per_round=1)
+        self._trust = replace(ThreatModel.of(config.to_dict()), reports_per_round=1)
         self._sums = SumAccount.start(
             self._plan.classes, self._plan.class_of, schedule=config.training.schedule,
             assumed_honest=self._trust.assumed_honest, dimension=self._dimension,
@@ -107,7 +107,7 @@ class Claims:
         self._counted = cache(self._count)
 
     def __call__(self, column: str, rounds: int, delta: float) -> float | None:
-        """After so many rounds."""
+        """Return the account after this number of rounds."""
         if column == "sum":  # alone, for the other columns take their time
             account = self._sums
             for _ in range(rounds):
@@ -117,15 +117,15 @@ class Claims:
         own, listed = int(self._plan.class_of[self._target]), spend.columns[column]
         if column == "gspa" or own in listed.epsilon or not listed.epsilon:
             return listed.epsilon.get(own, listed.worst)
-        # A round lists the most exposed classes alone; a client's own bill is whole.
+        # A round lists only the most exposed classes; a client's own spend is complete.
         return float(getattr(accountant.client_totals(), column)[self._target])
 
     def _count(self, rounds: int, delta: float) -> tuple[Accountant, Spend]:
-        """The account after so many rounds, and what the last one says."""
+        """The account after this number of rounds, and what the last one states."""
         accountant = Accountant(
             self._plan.classes, self._plan.class_of, unit=self._config.privacy.unit,
             schedule=self._config.training.schedule, delta=delta, library=self._library,
-            dimension=self._dimension, trust=self._trust,
+            dimension=self._dimension, threat_model=self._trust,
         )  # fmt: skip
         spend = accountant.count([(number, self._present) for number in range(1, rounds + 1)])
         assert spend is not None
@@ -154,9 +154,10 @@ def play_reports(source: Canaries, most: int, clock: Clock) -> Plays:
 
 @dataclass(frozen=True)
 class Attack:
-    """Canaries, and what is claimed of them: at these `deltas` (the run's own first), after so many
-    `rounds`. Each test errs with probability `alpha`. When the time of `clock` is up, bounds and
-    claims are worked out at the first delta alone. `notes` takes what there is to say of games."""
+    """Canaries, and what is claimed of them: at these `deltas` (the run's own first), after this
+    number of `rounds`. Each test errs with probability `alpha`. When the time of `clock` is up,
+    bounds and claims are computed at the first delta alone. `notes` receives remarks about the
+    games."""
 
     source: Canaries
     claims: Claims
@@ -172,12 +173,12 @@ class Attack:
     ) -> Finding:  # fmt: skip
         """`lower` bounds at every delta beside what is claimed; for shuffled batches beside the
         published number, too."""
-        points = list[Point]()
+        points = list[FindingPoint]()
         for delta in self.deltas:
             if not points or self.clock.left:
-                published = self.claims("gspa", rounds, delta) if column == "proven" else None
+                published = self.claims("gspa", rounds, delta) if column == "shuffled" else None
                 claim = self.claims(column, rounds, delta)
-                points.append(Point(delta, lower(delta), claim, published))
+                points.append(FindingPoint(delta, lower(delta), claim, published))
         return Finding(game, method, rounds, plays, tuple(points), note, column)
 
     def by_mu(
@@ -202,8 +203,9 @@ class Attack:
         self, column: str, game: str, plays: Plays, *, rounds: int = 1, note: str = "",
         hidden: int = 1, error: float = 0.0,
     ) -> Finding:  # fmt: skip
-        """The measured law of what is seen; of a report, the exact law of the batch of so many
-        (`hidden`) that it is shuffled among; `error` is that of taking the right ones for it."""
+        """The measured distribution of what is seen; of a report, the exact distribution of the
+        batch of this number of (`hidden`) that it is shuffled among; `error` is that of taking the
+        right ones for it."""
         training, counted = np.split(plays, [min(MOST_TRAINING, plays.shape[1] // 2)], axis=1)
         # Dense in the middle of either part, and far into both tails.
         tail = np.geomspace(1.0 / training.shape[1], 0.5, LEVELS)
@@ -252,17 +254,18 @@ def single_report(attack: Attack, plays: Plays, *, exposed: bool) -> Finding:
 
 def several_rounds(attack: Attack, plays: Plays) -> Iterator[Finding]:
     """Does the accountant count every round? The target's own Gaussian reports, their sender known,
-    or recognised by their position in the batch."""
+    or recognized by their position in the batch."""
     scene, own = attack.source.scene, plays[:, :MOST_OWN]
     nominal = (scene.one - scene.zero) / scene.own_scale
     game = "reports of several rounds, their sender known"
     yield from attack.by_mu("local", game, "the target's own reports", own, nominal)
     if position_error(scene) < CERTAIN:
-        yield from attack.by_mu("proven", BY_POSITION, "the recognised report", own, nominal)
+        yield from attack.by_mu("shuffled", BY_POSITION, "the recognized report", own, nominal)
 
 
 def shuffled_batch(attack: Attack, plays: Plays) -> Iterator[Finding]:
-    """Measured law of one report, exact arithmetic of the shuffle: sharp where it applies."""
+    """Measured distribution of one report, exact arithmetic of the shuffle: sharp where it
+    applies."""
     scene = attack.source.scene
     position, size = position_error(scene), size_error(scene)
     cohort = (scene.scales == scene.own_scale) & scene.hiding
@@ -277,7 +280,7 @@ def shuffled_batch(attack: Attack, plays: Plays) -> Iterator[Finding]:
     else:
         game, hidden, error = "known others", count, 0.0
     note = f"hidden among {hidden} reports"
-    yield attack.by_law("proven", game, plays, note=note, hidden=hidden, error=error)
+    yield attack.by_law("shuffled", game, plays, note=note, hidden=hidden, error=error)
 
 
 def sums_of(source: Canaries, number: int) -> Plays:
@@ -303,8 +306,8 @@ def sums_of(source: Canaries, number: int) -> Plays:
 def sums_game(
     attack: Attack, columns: Sequence[str], trials: int, clock: Clock, game: str = SUMS
 ) -> Iterator[Finding]:
-    """These columns, `sum` or `proven`: by mu where noise is Gaussian, by the measured law
-    elsewhere; all of it holds with confidence 1 - alpha."""
+    """These columns, `sum` or `shuffled`: by mu where noise is Gaussian, by the measured
+    distribution elsewhere; all of it holds with confidence 1 - alpha."""
     scene = attack.source.scene
     totals = play(lambda number: sums_of(attack.source, number + 1), trials, clock)
     if scene.noise == "gaussian":

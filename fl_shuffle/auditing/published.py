@@ -1,8 +1,8 @@
 """Does a run publish anything of its data beside the reports?
 
-The configured federation, server and clients as they are, runs on the data and on neighbouring data
+The configured federation, server and clients as they are, runs on the data and on neighboring data
 sets (one record replaced), with one seed, into the same folder one after the other. Its clients
-compute their reports; these are then replaced by numbers that hang on round and client alone, so
+compute their reports; these are then replaced by numbers that depend on round and client alone, so
 that the model, and all that follows from it, is the same. What was published is taken apart field
 by field: every file's name, mode and content, every message, and the screen. Only times and the
 run's random identifier may differ, in fields that hold nothing else, and they must look like what
@@ -17,7 +17,6 @@ import hashlib
 import io
 import json
 import logging
-import os
 import re
 import shutil
 import sqlite3
@@ -27,30 +26,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from flwr.app import Array, Context, Message
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.plugins import load_attribute
 from fl_shuffle.auditing.checks import NODES
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Difference, Published
-from fl_shuffle.configuration.reading import AUDIT_CLIENT, resolve_config
+from fl_shuffle.configuration.conflicts import AUDIT_CLIENT
+from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.features import Features, make_features
 from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.partitions import make_partition
+from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.data.sources import held_out, load_records
-from fl_shuffle.data.task import forget_data
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.federation.launch import client_app_of, simulate
 from fl_shuffle.flower import messages
-from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import make_display
-from fl_shuffle.runs.resume import STATE_VARIABLE
-from fl_shuffle.simulation.launch import simulate
+from fl_shuffle.runs.resume import states_kept_in
 
 ROUNDS = 2
 """The fewest with which one round follows another."""
@@ -89,12 +88,12 @@ class TwinData:
     """
 
     def __init__(self, section: DataSection) -> None:
-        self._own = own = load_records(replace(section, validation=0.0))
+        self._own = own = load_records(replace(section, validation_fraction=0.0))
         self._features: Features = make_features(section, own.train_images.shape[1:])
         self.fitted = False
         self._made: Records | None = None
         kept = np.arange(len(own.train_labels))
-        if section.validation:
+        if section.validation_fraction:
             kept = np.flatnonzero(~held_out(section, own))
         owners = None if own.train_clients is None else own.train_clients[kept]
         partition = make_partition(section, own.train_labels[kept], own.classes, owners)
@@ -146,9 +145,9 @@ class Twins:
             "run.jobs": NODES, "data.source": f"{HERE}:records", "data.source_options": {},
             "data.features": "none", "data.feature_options": {}, "app.client": AUDIT_CLIENT,
             # Here no other party shuffles, and nobody has to be kept from the seeded noise.
-            "privacy.shuffler": "in-server",
+            "privacy.shuffler": "server",
         }  # fmt: skip
-        self._app: Any = load_attribute(config.app.client, field="app.client")
+        self._app: Any = load_attribute(client_app_of(config), field="app.client")
         self._config, self._place = resolve_config(config, own), place
         self.data, self.neighbour = TwinData(config.data), AS_THEY_ARE
         self._messages, self._lock = dict[str, str](), threading.Lock()
@@ -171,7 +170,7 @@ class Twins:
         finally:
             _going_on.pop()
             log.removeHandler(quiet)
-            forget_data()
+            run_cache.forget()
         for number, line in enumerate(screen.getvalue().splitlines()):
             found[f"screen, line {number}"] = without_times(line)
         found |= fields_of(self._place)
@@ -215,8 +214,8 @@ def client(message: Message, context: Context) -> Message:
 
 
 def _stand_in(own: NDArray[Any], is_sum: bool, seed: int) -> NDArray[Any]:
-    """Numbers of the same shape that hang on the request alone; a row that could not be used stays
-    so."""
+    """Numbers of the same shape that depend on the request alone; a row that could not be used
+    stays so."""
     usable = np.isfinite(own).all(axis=None if is_sum else 1, keepdims=True)
     # Whole multiples of a power of two, so that sums are exact in every order, and small enough for
     # any client's honest report.
@@ -253,11 +252,11 @@ def audit_published(
     with (
         tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home,
         # What the runs keep outside of their directory goes with them, too.
-        patch.dict(os.environ, {STATE_VARIABLE: str(Path(home) / "state")}),
+        states_kept_in(Path(home) / "state"),
     ):
         twins = Twins(config, Path(home) / "run")
         first = twins.published(AS_THEY_ARE)
-        if config.data.validation:
+        if config.data.validation_fraction:
             notes.append("held-out records decide accuracy and loss: that is not covered")
         if twins.data.fitted:
             # Its warning says so; what a label does must still not be seen.
@@ -266,7 +265,7 @@ def audit_published(
         for neighbour in neighbours:
             if tried and not clock.left:
                 left = len(neighbours) - len(tried)
-                notes.append(f"the time was up: {left} neighbouring data sets were not tried")
+                notes.append(f"the time was up: {left} neighboring data sets were not tried")
                 break
             differences += compare(neighbour.name, first, twins.published(neighbour))
             tried.append(neighbour.name)
@@ -296,7 +295,7 @@ def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
     """Every field that is not the same in both. Of a run that ended with an error, what it did not
     come to write is no difference of its own."""
     found = []
-    # What is said of the run as a whole, then what a message says, explains the rest best.
+    # The run's own statement, then that of a message, explains the rest best.
     for where in sorted(
         {*first, *second}, key=lambda w: (w != ERROR, not w.startswith(MESSAGE), w)
     ):

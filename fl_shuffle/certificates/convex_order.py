@@ -1,4 +1,6 @@
-"""Witnesses for rounds of Gaussian reports by convex order (docs/proofs.md, sections 11 and 12).
+"""Witnesses for rounds of Gaussian reports by convex order.
+
+Source: docs/research/proofs, sections 11 and 12.
 
 Everything here is floating point and a matter of taste: a poor choice makes the verified epsilon
 larger, no choice makes it wrong.
@@ -10,12 +12,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.certificates.lines import line
-
-FloatArray = NDArray[np.float64]
 
 SHARE = 1e-2
 """Of a point's delta, what each of (A), (B) and the cut may take: the best that was tried."""
@@ -27,7 +27,7 @@ MOST = 500
 
 @dataclass(frozen=True)
 class Shape:
-    """A round in noise widths, as `fl_shuffle.verify.shuffled.Setting`."""
+    """A round in noise standard deviations, as `fl_shuffle.verify.shuffled.GroupDistances`."""
 
     count: int
     move: float

@@ -1,4 +1,4 @@
-"""Witnesses for randomized response (docs/proofs.md, section 2)."""
+"""Witnesses for randomized response (docs/research/proofs, section 2)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SMOOTH = {True: 0.01, False: 0.05}
 LEAST_SMOOTH, TOLERANCE = 1e-5, {True: 1e-3, False: 1e-2}
 """It is made smaller, down to this, until delta falls by no more than this share."""
 DENSE = 7.0
-"""Points are evenly dense over so many predicted deviations: few rounds need them further out."""
+"""Points are evenly dense over this many predicted deviations: few rounds need them further out."""
 WINDOW = 80.0
-"""The composed law's window, over the tilt."""
+"""The composed distribution's window, over the tilt."""
 
 
 def point(k: int, epsilon0: float, clients: int, epsilon: float, *, single: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The curve of each type of round, on a common lattice, for shuffled Gaussian reports."""
+"""The curve of each type of round, on a common grid, for shuffled Gaussian reports."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from flint import arb, fmpq
 
 from fl_shuffle.accounting.bounds.partial_shuffle.curve import MAX_SPREAD, MIN_OTHERS
 from fl_shuffle.certificates.convex_order import Shape, excess, point
-from fl_shuffle.certificates.gram_order import Setting as GramSetting
-from fl_shuffle.certificates.gram_order import gaussian_delta, gram_point
+from fl_shuffle.certificates.gram_order import RoundGeometry, gaussian_delta, gram_point
 from fl_shuffle.certificates.lines import LOCAL, one_point
 from fl_shuffle.verify.gaussian import Round
 from fl_shuffle.verify.reading import Fields, Work
 from fl_shuffle.verify.shuffled import (
     WAYS,
+    GroupDistances,
     Groups,
-    Setting,
     convex_order_delta,
     point_delta,
     setting_of,
@@ -29,11 +28,11 @@ from fl_shuffle.verify.shuffled import (
 Find = Callable[[float, float], tuple[float, dict[str, Any] | None]]
 """epsilon, a guess at delta -> about delta there, and a witness."""
 STEPS = 20.0
-"""Lattice steps in a deviation of one round's loss."""
+"""Grid steps in a deviation of one round's loss."""
 
 
 class Pace(NamedTuple):
-    """Every so many lattice points until so many deviations; then every third step is longer."""
+    """The step in grid points up to a number of deviations; then every third step is longer."""
 
     stride: int
     until: float
@@ -47,12 +46,13 @@ ALIKE = 0.99
 MOST_TYPES = 6
 """... or with less, where that leaves more types than this."""
 GROUPS = 4
-"""So many radii of others are told apart."""
+"""Number of radii of others that are told apart."""
 MOST_SPAN = 1 << 13
 """Cells of the window, but for those that the tilt asks for."""
 PLENTY = Work(math.inf)
 ENOUGH = 3
-"""After so many points where the client's own noise proves more, it is taken for all others."""
+"""After this number of points where the client's own noise proves more, it is used for all
+others."""
 NEGLIGIBLE = 3e-3
 """Of delta over all rounds, what may be left beyond the last point."""
 
@@ -69,7 +69,7 @@ def shuffled_witness(
 
     By the Gram order, or, if `short`, by convex order alone. `printed`: about what the accountant
     says of all rounds together; a single round then has a single point. `tell` gets what is being
-    done, for whoever waits.
+    done, as progress lines.
     """
     types = [_as_one(rounds, places) for places in alike(rounds)]
     members = [[rounds[int(i)] for i in entry["rounds"]] for entry in types]
@@ -139,7 +139,7 @@ def _as_one(rounds: Sequence[Round], places: Sequence[int]) -> dict[str, Any]:
     for end in ends:
         within = min(sum(n for radius, n in each if radius <= end) for each in hiding)
         if within > before:
-            # Nobody lies at the very centre: a ball may be taken larger.
+            # Nobody lies at the very center: a ball may be taken larger.
             least = max(rounds[place].radius for place in places) / 10**6
             groups.append({"radius": written(max(end, least)), "count": str(within - before)})
             before = within
@@ -152,7 +152,7 @@ def written(value: fmpq) -> str:
         return format(Decimal(int(value.p)) / Decimal(int(value.q)), "f")
 
 
-def _shape(setting: Setting) -> Shape:
+def _shape(setting: GroupDistances) -> Shape:
     move, groups = float(setting[0]), setting[1]
     if not groups:
         return Shape(0, move, move, 0.0)
@@ -160,17 +160,17 @@ def _shape(setting: Setting) -> Shape:
     return Shape(sum(each.count for each in groups), move, max(own + reach, move), reach)
 
 
-def _gram_setting(setting: Setting) -> GramSetting:
+def _gram_setting(setting: GroupDistances) -> RoundGeometry:
     move, groups = float(setting[0]), setting[1]
     own = float(groups[0].own) if groups else 0.5 * move
-    return GramSetting(move, own, tuple((float(g.reach), g.count) for g in groups))
+    return RoundGeometry(move, own, tuple((float(g.reach), g.count) for g in groups))
 
 
-def _deviation(shape: Shape | GramSetting) -> float:
+def _deviation(shape: Shape | RoundGeometry) -> float:
     """Of one round's privacy loss, by a normal estimate; at most the local one."""
     if not shape.count:
         return shape.move
-    if isinstance(shape, GramSetting):
+    if isinstance(shape, RoundGeometry):
         return min(shape.predicted_mu, shape.move)
     return min(math.sqrt(math.expm1(shape.spread**2) / shape.count), shape.move)
 
@@ -206,11 +206,11 @@ def _told(
 
 
 def _only_point(
-    shape: Shape | GramSetting, setting: Setting, delta: float, step: str
+    shape: Shape | RoundGeometry, setting: GroupDistances, delta: float, step: str
 ) -> tuple[dict[str, Any], float]:
     """A witness at the epsilon `step`, and what it proves there."""
     found, witness = math.inf, None
-    if isinstance(shape, GramSetting):
+    if isinstance(shape, RoundGeometry):
         witness = _by_gram_order(shape, float(step), delta)[1]
     else:
         witness = _by_convex_order(shape, setting[1], float(step), delta)[1]
@@ -221,7 +221,7 @@ def _only_point(
 
 
 def _by_gram_order(
-    shape: GramSetting, epsilon: float, guess: float
+    shape: RoundGeometry, epsilon: float, guess: float
 ) -> tuple[float, dict[str, Any] | None]:
     if shape.count < MIN_OTHERS or shape.move > MAX_SPREAD:
         return math.inf, None

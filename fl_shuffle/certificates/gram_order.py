@@ -1,4 +1,6 @@
-"""Witnesses for one point of the curve by the Gram order (docs/proofs.md, section 12, Theorem 2).
+"""Witnesses for one point of the curve by the Gram order.
+
+Source: docs/research/proofs, section 12, Theorem 2.
 
 Floating point and a matter of taste, as everywhere in this folder: the accountant's own search
 finds the constants, the line and the boxes.
@@ -10,14 +12,15 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     Ends,
     MainTerm,
-    Setting,
+    RoundGeometry,
     gaussian_delta,
+    guided_bound,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import LAMBDA, Swap, choose_swap
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
@@ -26,10 +29,8 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
     frontier,
     second_moment,
 )
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 from fl_shuffle.verify.gram import NOTHING
-
-FloatArray = NDArray[np.float64]
 
 Box = tuple[int, int, int, int]
 """As in `fl_shuffle.verify.gram`, without the letter."""
@@ -47,7 +48,7 @@ LEAST = 0.02
 """Atoms nearer to zero than this share of a deviation are not told apart."""
 
 
-def gram_point(setting: Setting, epsilon: float, delta: float) -> dict[str, object] | None:
+def gram_point(setting: RoundGeometry, epsilon: float, delta: float) -> dict[str, object] | None:
     """A witness for the point at `epsilon`; the accountant finds `delta` there.
 
     None where there are no constants.
@@ -58,11 +59,12 @@ def gram_point(setting: Setting, epsilon: float, delta: float) -> dict[str, obje
     swap = choose_swap(setting.groups, local, a, ends.second, delta)
     if swap is None:
         return None
+    z = epsilon / setting.predicted_mu
+    tolerance = min(TOLERANCE * (1 + z * z), MOST_TOLERANCE)
+    ends = guided_bound(MainTerm(setting, a, ends, swap), tolerance)[1]
     term = MainTerm(setting, a, ends, swap)
     line = term.line
     scale = math.sqrt(ends.second - (a - 1) ** 2)
-    z = epsilon / setting.predicted_mu
-    tolerance = min(TOLERANCE * (1 + z * z), MOST_TOLERANCE)
     top = math.ceil(math.log(term.cut) / WIDTH)
     bottom = math.ceil(math.log(-float(term._grid.nodes[0])) / WIDTH)
     low = min(math.floor(math.log(LEAST * scale) / WIDTH), top - 2, bottom - 2)
@@ -97,7 +99,9 @@ def gram_point(setting: Setting, epsilon: float, delta: float) -> dict[str, obje
     }
 
 
-def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: float) -> list[str]:
+def _trees(
+    setting: RoundGeometry, term: MainTerm, swap: Swap, a: float, tolerance: float
+) -> list[str]:
     """For each group a tree whose leaves say hardly more than the worst configuration known."""
     scales = [
         float(term.value(area, p, area.ends)[0].max())
@@ -209,7 +213,7 @@ def _weights(radius: float) -> tuple[FloatArray, FloatArray]:
     return np.exp(radius * g - 0.5 * radius * radius), p / p.sum()
 
 
-def _below_rate(setting: Setting, swap: Swap) -> float:
+def _below_rate(setting: RoundGeometry, swap: Swap) -> float:
     """The rate at which (A) is least."""
     rates = np.geomspace(1e-2, 1e3, 300)
     logs = rates * swap.m - 1 - np.log(rates * swap.m)
@@ -220,7 +224,7 @@ def _below_rate(setting: Setting, swap: Swap) -> float:
     return float(rates[int(np.argmin(logs))])
 
 
-def _above_rate(setting: Setting, swap: Swap) -> float:
+def _above_rate(setting: RoundGeometry, swap: Swap) -> float:
     """The rate at which (C) is least."""
     kappa = swap.alpha / (2 * swap.m)
     reach = swap.zeta - LAMBDA
@@ -237,4 +241,4 @@ def _above_rate(setting: Setting, swap: Swap) -> float:
     return float(rates[int(np.nanargmin(logs))])
 
 
-__all__ = ["Setting", "gaussian_delta", "gram_point"]
+__all__ = ["RoundGeometry", "gaussian_delta", "gram_point"]

@@ -8,10 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
-FloatArray = NDArray[np.float64]
+from fl_shuffle._internal.arrays import FloatArray
 
 WINDOW = 9.0
 """Deviations of the tilted sum that the trapezoidal sum's period leaves room for."""

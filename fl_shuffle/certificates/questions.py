@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fl_shuffle.accounting.client_classes import ClientClass
 from fl_shuffle.accounting.guarantee import Guarantee
-from fl_shuffle.accounting.laws.report_grid import report_grids
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.accounting.queries.vector_methods import report_classes
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.report_grid import report_grids
 from fl_shuffle.certificates.writing import (
     certificate,
     exact,
@@ -22,10 +22,10 @@ from fl_shuffle.verify.reading import Fields
 
 ANY_DIMENSION = 10**9
 """Sums are certified for every dimension up to this."""
-KINDS = {"proven": "shuffled", "sum": "sum"}
+KINDS = {"vector": "shuffled", "sum": "sum"}
 
 
-def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
+def certificate_of(query: BoundQuery, answer: Guarantee) -> dict[str, Any]:
     """What `fl_shuffle.verify` accepts for the question that `answer` answers.
 
     Its epsilon is the one that the verifier proves, at the answer's delta. Raises
@@ -47,7 +47,7 @@ def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
     kind = KINDS.get(answer.method)
     if kind is None or query.randomizer != "gaussian" or query.assumed_honest is not None:
         raise NotApplicableError(
-            "certificates are written for Gaussian reports (methods proven, sum; all honest) and "
+            "certificates are written for Gaussian reports (methods vector, sum; all honest) and "
             "for randomized response (method blanket)"
         )
     (own,) = _one_class(report_classes(query, "no certificate for them"))

@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fl_shuffle._internal.renamed import warn_renamed
+from fl_shuffle.accounting.rounds.events import OLD_COLUMNS
 from fl_shuffle.certificates.gaussian_rounds import shuffled_witness
 from fl_shuffle.certificates.writing import certificate
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, RunError, require_choice
@@ -16,7 +18,7 @@ from fl_shuffle.verify.gaussian import rounds_of
 from fl_shuffle.verify.ledger import ledger_facts
 from fl_shuffle.verify.reading import Fields, Refused
 
-KINDS = {"proven": "shuffled", "sum": "sum", "local": "local"}
+KINDS = {"shuffled": "shuffled", "sum": "sum", "local": "local"}
 """Columns, and the kind of claim that certifies them."""
 NOT_CERTIFIED = [
     "what the run says of other clients and in other columns",
@@ -34,18 +36,27 @@ def certificate_of_run(
 ) -> tuple[dict[str, Any], float]:
     """What `fl_shuffle.verify` accepts of one client of a finished run; and its printed epsilon.
 
-    `column`: "proven", "sum" or "local"; by default the run's headline. Where a client's own noise
-    alone proves as much as "proven" says, the claim is of kind local, against more adversaries.
+    `column`: "shuffled", "sum" or "local"; by default the run's headline. Where a client's own
+    noise alone proves as much as "shuffled" says, the claim is of kind local, against more
+    adversaries.
     `client`: by default the most exposed in that column. The epsilon claimed is the one that the
     verifier proves, at the run's delta, and beside it the one by convex order alone; with `short`
-    that one alone. `tell` gets what is being done, for whoever waits. Raises `RunError` for a
+    that one alone. `tell` receives progress lines. Raises `RunError` for a
     folder without a finished run, `NotApplicableError` where there is no certificate.
     """
     path = directory / "ledger.sqlite"
     meta, spent = _finished(path)
+    if meta["config"]["privacy"]["randomizer"] == "none":
+        raise NotApplicableError(
+            f"{directory} protects nobody (privacy.randomizer = 'none'): there is no epsilon to "
+            "certify"
+        )
+    if column in OLD_COLUMNS:
+        warn_renamed(f"column {column!r}", repr(OLD_COLUMNS[column]), stacklevel=3)
+        column = OLD_COLUMNS[column]
     column = _headline(meta) if column is None else column
     require_choice("column", column, tuple(KINDS))
-    place = ("proven", "sum", "local").index(column)
+    place = ("shuffled", "sum", "local").index(column)
     printed = {number: row[place] for number, *row in spent if row[place] is not None}
     local = {number: row[-1] for number, *row in spent}
     if not printed:
@@ -55,7 +66,7 @@ def certificate_of_run(
     if client not in printed:
         raise InvalidValueError("client", client, f"must be one of the run's {len(spent)} clients")
     kind = KINDS[column]
-    if column == "proven" and printed[client] == local.get(client):
+    if column == "shuffled" and printed[client] == local.get(client):
         kind = "local"  # shuffling hides nobody: the client's own noise, against anybody
     try:
         facts = ledger_facts(path, kind, client).facts
@@ -94,9 +105,9 @@ def _finished(path: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             rows = database.execute("SELECT key, value FROM meta").fetchall()
             meta = {key: json.loads(value) for key, value in rows}
-            spent = database.execute(
-                "SELECT client_id, proven, sum, local FROM client_spend ORDER BY client_id"
-            ).fetchall()
+            # client_id, rounds, shuffled, sum, local: the names are not those of every schema.
+            rows = database.execute("SELECT * FROM client_spend ORDER BY client_id").fetchall()
+            spent = [(client, *epsilons) for client, _, *epsilons in rows]
     except (sqlite3.Error, ValueError, TypeError) as error:
         raise RunError(f"{path} is not a readable ledger: {error}") from None
     if "finished" not in meta or not {"delta", "unit", "release", "relation"} <= set(meta):
@@ -107,4 +118,4 @@ def _finished(path: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
 def _headline(meta: dict[str, Any]) -> str:
     if meta["config"]["privacy"]["randomizer"] == "declared":
         return "local"
-    return "sum" if meta["release"] == "sum" else "proven"
+    return "sum" if meta["release"] == "sum" else "shuffled"

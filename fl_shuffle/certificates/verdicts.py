@@ -30,7 +30,7 @@ def certificate_line(directory: Path, randomizer: str, link: str) -> str:
     path = directory / CERTIFICATE
     command = f"fl-shuffle verify {path} --ledger {directory / 'ledger.sqlite'}"
     if randomizer != "gaussian":
-        return "none can be written: of runs, those with Gaussian reports are certified"
+        return "none can be written: of runs, those with continuous Gaussian noise are"
     try:
         held = path.read_bytes()
     except OSError:

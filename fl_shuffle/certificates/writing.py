@@ -34,7 +34,7 @@ def exact(value: float | int) -> str:
 
 
 def rounded_up(value: float, digits: int = DIGITS) -> str:
-    """At least `value`, with so many significant digits."""
+    """At least `value`, with this number of significant digits."""
     if value <= 0:
         return "0"
     unit = Decimal(10) ** (math.floor(math.log10(value)) - digits + 1)
@@ -89,7 +89,7 @@ def certificate(
 
     `start`: an epsilon near which it is looked for, such as the printed one. `page`: a witness by
     convex order alone, whose epsilon is stated beside it, or which takes its place where it proves
-    as much. `tell` gets what is being done, for whoever waits. Raises `NotApplicableError` where
+    as much. `tell` receives progress lines. Raises `NotApplicableError` where
     the witness proves nothing, or the file would be too large.
     """
     # What a verifier may spend is for both witnesses together.

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
+from fl_shuffle._internal.interrupts import INTERRUPTED
+from fl_shuffle._internal.interrupts.callbacks import interrupts_kept
+from fl_shuffle._internal.plugins import requirements
 from fl_shuffle.cli.parsers import SUBCOMMANDS, first_screen, parser_of
 from fl_shuffle.cli.renamed import renamed
 from fl_shuffle.errors import ConfigError, FlShuffleError, suggestion
-from fl_shuffle.interrupts import INTERRUPTED
-from fl_shuffle.interrupts.callbacks import interrupts_kept
-from fl_shuffle.plugins import requirements
-from fl_shuffle.run_words import say
+from fl_shuffle.runs.console_messages import say
 from fl_shuffle.version import __version__
 
 REQUIRED = (
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = logging.getLogger(CLIENT_LOG)
     level = log.level
     if "numpy" not in sys.modules:
-        # `fl_shuffle.threads` says why; in a process of our own, and those that it starts.
+        # `_internal.threads` says why; in a process of our own, and those that it starts.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with interrupts_kept():

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle import declare
+from fl_shuffle import settings_schema
+from fl_shuffle._internal.durable_files import said_in_one_line
+from fl_shuffle._internal.plugins import require_extra
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
 from fl_shuffle.accounting.guarantee import Guarantee, Status, ratio_line
 from fl_shuffle.accounting.queries.methods import (
@@ -15,18 +17,16 @@ from fl_shuffle.accounting.queries.methods import (
     bound,
     compare,
     lower_answers,
-    proven_over_lower,
+    tightness,
 )
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.accounting.queries.solve import COSTS, solve
-from fl_shuffle.cli.options import Said, overrides, show
+from fl_shuffle.cli.options import CommandAnswer, overrides, show
 from fl_shuffle.cli.parsers import OF_BOUND
 from fl_shuffle.configuration.reading import resolve_config
-from fl_shuffle.durable_files import said_in_one_line
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, require_choice
-from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.formats import aligned
-from fl_shuffle.run_words import tell
+from fl_shuffle.runs.console_messages import tell
 
 HEADINGS = {
     Status.PROVEN: "proven",
@@ -37,7 +37,7 @@ HEADINGS = {
 
 
 def run(arguments: Namespace) -> int:
-    values = declare.given(arguments, Question)
+    values = settings_schema.given(arguments, BoundQuery)
     if arguments.jsonl is not None:
         from fl_shuffle.cli.bound_lines import answer_lines
 
@@ -49,6 +49,11 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.plot is not None:
         raise ConfigError("--plot needs --over, the number on the horizontal axis")
+    if ";" in str(values.get("randomizer")):
+        raise ConfigError(
+            f"--randomizer {values['randomizer']}: several randomizers need --over, the number on "
+            "the horizontal axis; ask for one, or add --over"
+        )
     solved = (arguments.solve_for or "").replace("-", "_")
     if arguments.config is not None:
         answer = _configured(arguments, values, solved)
@@ -58,12 +63,12 @@ def run(arguments: Namespace) -> int:
     elif solved:
         answer = _solved(solved, values)
     else:
-        answer = (_all if arguments.all else _one)(Question.from_mapping(values), arguments)
+        answer = (_all if arguments.all else _one)(BoundQuery.from_mapping(values), arguments)
     show(answer, as_json=arguments.json)
     return 0
 
 
-def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> Said:
+def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> CommandAnswer:
     """What a configuration will cost, or what of it keeps a target."""
     from fl_shuffle.cli.cost import said_of_cost, said_of_grid, said_of_target
 
@@ -74,7 +79,7 @@ def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> Sa
             f"--{name.replace('_', '-')} belongs to a question, CONFIG to a cost; give one of "
             "the two (a configuration is changed with --set)"
         )
-    for name in ("all", "why", "certificate"):
+    for name in ("all", "explain", "certificate"):
         if getattr(arguments, name):
             raise ConfigError(f"--{name} belongs to a question; leave out CONFIG")
     config = resolve_config(arguments.config, settings)
@@ -85,24 +90,24 @@ def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> Sa
     return said_of_target(config, solved, target)
 
 
-def _one(query: Question, arguments: Namespace) -> Said:
+def _one(query: BoundQuery, arguments: Namespace) -> CommandAnswer:
     """One bound; with --certificate the one that a certificate is written for."""
     if arguments.certificate is not None and query.method is None:
         # Certificates are written for these bounds; another may be a little smaller.
-        vector = "sum" if query.release == "sum" else "proven"
+        vector = "sum" if query.release == "sum" else "vector"
         certified = {"krr": "blanket", "gaussian": vector}
         query = replace(query, method=certified.get(str(query.randomizer)))
-    tell(f"working out {query.method or 'the smallest proven bound'}")
+    tell(f"computing {query.method or 'the smallest proven bound'}")
     result = bound(query)
     lower = lower_answers(query) if result.is_guarantee else {}
-    ratio = proven_over_lower(query, {**lower, result.method: result})
-    lines = [str(result), *_remarks(result, ratio), *([_proofs()] if arguments.why else [])]
+    ratio = tightness(query, {**lower, result.method: result})
+    lines = [str(result), *_remarks(result, ratio), *([_proofs()] if arguments.explain else [])]
     if arguments.certificate is not None:
         lines.append(_certify(query, result, Path(arguments.certificate)))
-    return {**result.to_dict(), "proven_over_lower": ratio}, lines
+    return {**result.to_dict(), **_ratio(ratio)}, lines
 
 
-def _certify(query: Question, answer: Guarantee, path: Path) -> str:
+def _certify(query: BoundQuery, answer: Guarantee, path: Path) -> str:
     """Write the certificate, and say which epsilon it vouches for."""
     require_extra("flint", "certificates", "--certificate")
     from fl_shuffle.certificates.questions import certificate_of
@@ -117,10 +122,10 @@ def _certify(query: Question, answer: Guarantee, path: Path) -> str:
 
 
 def _proofs() -> str:
-    """Where the file lies that sources name: a wheel has it in the package, a clone beside it."""
+    """Return where the pages lie that sources name: in a wheel's package, or beside a clone's."""
     package = Path(__file__).resolve().parents[1]
-    places = [folder / "docs" / "proofs.md" for folder in (package, package.parent)]
-    return f"proofs: {next(filter(Path.exists, places), 'docs/proofs.md of the repository')}"
+    places = [folder / "docs/research/proofs/index.md" for folder in (package, package.parent)]
+    return f"proofs: {next(filter(Path.exists, places), 'docs/research/proofs of the repository')}"
 
 
 def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
@@ -139,7 +144,7 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
     return lines + [f"assumes {text}" for text in answer.assumptions]
 
 
-def _solved(name: str, values: dict[str, Any]) -> Said:
+def _solved(name: str, values: dict[str, Any]) -> CommandAnswer:
     """The most (or least) of one number of the question that keeps a target."""
     if name in ("delta", "epsilon"):
         other = "epsilon" if name == "delta" else "delta"
@@ -159,7 +164,7 @@ def _solved(name: str, values: dict[str, Any]) -> Said:
         )  # fmt: skip
     tell(f"looking for {name}")
     # Any value makes a question of what is solved for; a delta is below 1.
-    query = Question.from_mapping({**values, name: 1e-6 if name == "delta0" else 1})
+    query = BoundQuery.from_mapping({**values, name: 1e-6 if name == "delta0" else 1})
     value, result = solve(query, name, delta)
     head = f"{name} {'<=' if COSTS[name] else '>='} {value:.6g} for epsilon <= {query.epsilon:g} at"
     return {name: value, **result.to_dict(), "target_delta": delta}, [
@@ -167,7 +172,7 @@ def _solved(name: str, values: dict[str, Any]) -> Said:
     ]  # fmt: skip
 
 
-def _all(query: Question, arguments: Namespace) -> Said:
+def _all(query: BoundQuery, arguments: Namespace) -> CommandAnswer:
     """Every bound that applies, and why others do not."""
     tell("asking every bound")
     results: dict[str, Guarantee] = {}
@@ -180,24 +185,31 @@ def _all(query: Question, arguments: Namespace) -> Said:
     if not results:
         reasons = "; ".join(f"{name}: {error}" for name, error in refusals.items())
         raise ConfigError(f"no bound applies to this query. {reasons}")
-    ratio = proven_over_lower(query, results)
+    ratio = tightness(query, results)
     chosen = results.get("sum", next(iter(results.values())))
-    refused = [f"  {name}: {text}" for name, text in refusals.items()]
+    # A refusal begins with its method's name, which already heads the line.
+    refused = [f"  {name}: {text.removeprefix(f'{name} ')}" for name, text in refusals.items()]
     lines = [
         *_table(query, results),
         *(["", "does not apply", *refused] if refused else []),
         *["", f"{chosen.method}:", *_remarks(chosen, ratio)],
-        *([_proofs()] if arguments.why else []),
+        *([_proofs()] if arguments.explain else []),
     ]
     found = [value.to_dict() for value in results.values()]
-    return {"results": found, "not_applicable": refusals, "proven_over_lower": ratio}, lines
+    return {"results": found, "not_applicable": refusals, **_ratio(ratio)}, lines
 
 
-def _table(query: Question, results: dict[str, Guarantee]) -> list[str]:
+def _ratio(ratio: float | None) -> dict[str, float | None]:
+    """The proven number over the lower bound, also under the name of version 0.2."""
+    return {"tightness": ratio, "proven_over_lower": ratio}
+
+
+def _table(query: BoundQuery, results: dict[str, Guarantee]) -> list[str]:
     """What is asked, and under a heading for each status a line for each answer."""
     asked, given = ("epsilon", "delta") if query.epsilon is None else ("delta", "epsilon")
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
-    reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"
+    noun = "report" if query.clients == 1 else "reports"
+    reports = f"shuffled {noun}" if query.release == "reports" else f"{noun}, their sum released"
     lines = [
         f"{query.clients} {reports}, {given} = {getattr(query, given):g}{rounds}: {asked} "
         "(only proven upper bounds may be published as guarantees)"

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fl_shuffle import declare
+from fl_shuffle import settings_schema
 from fl_shuffle.accounting.queries.many import Answers
 from fl_shuffle.accounting.queries.methods import METHODS
-from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.cli.options import Said
+from fl_shuffle.accounting.queries.query import BoundQuery, method_named
+from fl_shuffle.cli.options import CommandAnswer
 from fl_shuffle.errors import ConfigError, InvalidValueError, require_choice
-from fl_shuffle.report.curves import WORDS, Curve, curves_figure, require_ending, write_curves
+from fl_shuffle.report.curves import (
+    WORDS,
+    Curve,
+    curves_figure,
+    name_of,
+    require_ending,
+    write_curves,
+)
 from fl_shuffle.report.formats import as_text, short
-from fl_shuffle.run_words import tell
+from fl_shuffle.runs.console_messages import tell
 
 MOST_VALUES = 10_000
 """A picture has fewer dots across."""
@@ -27,13 +35,14 @@ SMALLEST = "smallest proven"
 FORMS = "must be FIRST:LAST:COUNT, as 1e3:1e5:100, or a list, as 10,100,1000"
 
 
-def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> Said:
-    """The answers of one or several methods over one number; a picture of them with --plot.
+def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> CommandAnswer:
+    """The answers of one or several methods, for one or several randomizers, over one number; a
+    picture of them with --plot.
 
     Raises `ConfigError` where no method answers at any value, and `InvalidValueError` for a value
     that the question does not allow.
     """
-    for name in ("config", "set", "grid", "solve_for", "why", "certificate"):
+    for name in ("config", "set", "grid", "solve_for", "explain", "certificate"):
         if getattr(arguments, name):
             shown = "CONFIG" if name == "config" else f"--{name.replace('_', '-')}"
             raise ConfigError(f"{shown} does not go with --over")
@@ -43,25 +52,33 @@ def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> Said:
     axis, points = axis_of(arguments.over)
     if axis in values:
         raise ConfigError(f"--over {axis}: --{axis.replace('_', '-')} is given, too; drop one")
-    shared = {name: value for name, value in values.items() if name != "method"}
+    shared = {name: value for name, value in values.items() if name not in ("method", "randomizer")}
     methods = _methods(values.get("method"), everything=arguments.all)
-    questions = [
-        Question.from_mapping({**shared, axis: point, "method": method})
+    wanted = [
+        (randomizer, method)
+        for randomizer in _randomizers(values.get("randomizer"))
         for method in methods
+    ]
+    questions = [
+        BoundQuery.from_mapping({**shared, axis: point, "method": method, "randomizer": randomizer})
+        for randomizer, method in wanted
         for point in points
     ]
-    tell(f"working out {len(questions)} answers")
+    tell(f"computing {len(questions)} answers")
     with Answers() as answers:
         found = answers.ask(questions)
     asked, given = ("epsilon", "delta") if questions[0].delta is not None else ("delta", "epsilon")
+    several = len({randomizer for randomizer, _ in wanted}) > 1
     curves, refusals = list[Curve](), dict[str, str]()
-    for place, method in enumerate(methods):
-        name = method or SMALLEST
-        own = Curve.of(name, found[place * len(points) : (place + 1) * len(points)], asked)
+    for place, (randomizer, method) in enumerate(wanted):
+        of = str(randomizer) if several else None
+        answered = found[place * len(points) : (place + 1) * len(points)]
+        own = Curve.of(method or SMALLEST, answered, asked, of)
         if isinstance(own, Curve):
             curves.append(own)
         else:
-            refusals[name] = own
+            refusals[name_of(method or SMALLEST, of)] = own
+    curves = _once(curves)
     if not curves:
         reasons = "; ".join(f"{name}: {text}" for name, text in refusals.items())
         raise ConfigError(f"no bound applies at any {axis} of --over. {reasons}")
@@ -83,8 +100,29 @@ def _methods(given: str | None, *, everything: bool) -> list[str | None]:
     if given is None:
         return [None]
     return [
-        require_choice("method", name.strip(), METHODS) for name in dict.fromkeys(given.split(","))
+        require_choice("method", method_named(name.strip()), METHODS)
+        for name in dict.fromkeys(given.split(","))
     ]
+
+
+def _randomizers(given: str | None) -> list[str | None]:
+    """The randomizers between semicolons, each once; None stands for any of the local budget."""
+    if given is None:
+        return [None]
+    return list(dict.fromkeys(name.strip() for name in given.split(";")))
+
+
+def _once(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves, and only one without a randomizer where a method says the same of all of them."""
+    kept: dict[str, Curve] = {}
+    for curve in curves:
+        same = [each for each in curves if each.method == curve.method]
+        shared = len(same) == len({each.randomizer for each in curves}) > 1 and all(
+            np.array_equal(each.numbers, curve.numbers) for each in same
+        )
+        drawn = replace(curve, randomizer=None) if shared else curve
+        kept.setdefault(drawn.name, drawn)
+    return list(kept.values())
 
 
 def axis_of(text: str) -> tuple[str, list[int | float]]:
@@ -93,7 +131,7 @@ def axis_of(text: str) -> tuple[str, list[int | float]]:
     Positive ends are joined in equal ratios, others in equal steps; of a whole number every value
     is rounded to one, and stands once.
     """
-    known = declare.settings_of(Question)
+    known = settings_schema.settings_of(BoundQuery)
     axes = [
         each.name
         for each in known.values()
@@ -145,17 +183,17 @@ def _listed(text: str, word: str, kind: str) -> int | float:
 def _said(
     axis: str, points: list[int | float], y_label: str, curves: list[Curve],
     refusals: dict[str, str], path: Path | None,
-) -> Said:  # fmt: skip
+) -> CommandAnswer:  # fmt: skip
     """A table, or where the picture is, and what each column may claim."""
     lines = [f"{y_label} over {axis}"]
     if path is None:
-        columns = {curve.method: list(map(short, curve.numbers.tolist())) for curve in curves}
+        columns = {curve.name: list(map(short, curve.numbers.tolist())) for curve in curves}
         lines += [*as_text({axis: points, **columns}, "table").splitlines(), ""]
     for curve in curves:
         known = int(np.isfinite(curve.numbers).sum())
         missing = f"; at {len(points) - known} of {len(points)} values there is no finite answer"
         gap = (missing + f": {curve.refusal}" * bool(curve.refusal)) * (known < len(points))
-        lines.append(f"{curve.method}: {curve.status}; {curve.source}{gap}")
+        lines.append(f"{curve.name}: {curve.status}; {curve.source}{gap}")
     lines += [f"{name}: not applicable: {text}" for name, text in refusals.items()]
     lines += [] if path is None else [f"written: {path}"]
     body = {
@@ -164,6 +202,7 @@ def _said(
         "curves": [
             {
                 "method": curve.method,
+                **({} if curve.randomizer is None else {"randomizer": curve.randomizer}),
                 "status": curve.status,
                 "source": curve.source,
                 "numbers": [None if math.isnan(each) else each for each in curve.numbers.tolist()],

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from fl_shuffle.accounting.queries.many import Answers, Asked
-from fl_shuffle.accounting.queries.question import LARGEST_MATRIX
-from fl_shuffle.declare import json_ready
+from fl_shuffle.accounting.queries.query import LARGEST_MATRIX
 from fl_shuffle.errors import ConfigError, FlShuffleError
+from fl_shuffle.settings_schema import json_ready
 
 BATCH_LINES = 256
-"""So many lines are read before the first of them is answered ..."""
+"""Number of lines that are read before the first of them is answered ..."""
 LARGEST_LINE = LARGEST_MATRIX
-"""... and so many bytes: a longer line is refused, as a longer file of a matrix is."""
+"""... and number of bytes: a longer line is refused, as a longer file of a matrix is."""
 
 
 def answer_lines(arguments: Namespace, values: Mapping[str, Any]) -> int:
@@ -26,7 +26,7 @@ def answer_lines(arguments: Namespace, values: Mapping[str, Any]) -> int:
 
     Raises `ConfigError` where the command asks for something else, too.
     """
-    named = ("config", "set", "grid", "solve_for", "all", "why", "certificate", "over", "plot")
+    named = ("config", "set", "grid", "solve_for", "all", "explain", "certificate", "over", "plot")
     others = [*values, *(name for name in named if getattr(arguments, name))]
     for name in others:
         shown = "CONFIG" if name == "config" else f"--{name.replace('_', '-')}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from fl_shuffle.durable_files import said_in_one_line
-from fl_shuffle.plugins import require_extra
-from fl_shuffle.run_words import say, tell, waiting
+from fl_shuffle._internal.durable_files import said_in_one_line
+from fl_shuffle._internal.plugins import require_extra
+from fl_shuffle.runs.console_messages import say, tell, waiting
 
 
 def run(arguments: Namespace) -> int:
@@ -21,7 +21,11 @@ def run(arguments: Namespace) -> int:
     tell(f"writing a certificate of {directory}")
     with waiting() as told:
         written, printed = certificate_of_run(
-            directory, arguments.client, arguments.column, short=arguments.short, tell=told
+            directory,
+            arguments.client,
+            arguments.column,
+            short=arguments.proof == "convex-order",
+            tell=told,
         )
     with said_in_one_line(path):
         path.write_text(text_of(written), encoding="utf-8")

@@ -5,32 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
+
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
+from fl_shuffle.accounting.attendance import SURPRISE
 from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
 from fl_shuffle.accounting.guarantee import ratio_line
-from fl_shuffle.cli.options import Said
+from fl_shuffle.cli.options import CommandAnswer
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.planner.cost import SURPRISE, Cost, cost_of, trade_off_of
+from fl_shuffle.planner.cost import Cost, cost_of, trade_off_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
+from fl_shuffle.randomizers.total_budgets import planned_reports, solved_words
 from fl_shuffle.report.formats import aligned, short
-from fl_shuffle.run_words import HOPELESS, hiding_advice, noise_words, tell
+from fl_shuffle.runs.console_messages import (
+    HOPELESS,
+    PROTECTS_NOBODY,
+    hiding_advice,
+    noise_words,
+    tell,
+)
 from fl_shuffle.sweeps.points import Sweep, parse_grid
 
 EXAMPLE = 10_000
 """Numbers of a small model, where the real one's size is not known."""
+NEAR_TOTAL = 0.9
+"""A client that ends below this share of its total is told of."""
 SHOWN_CLASSES = 20
 """Classes of clients in the printed table; JSON has all."""
 
 
-def said_of_cost(config: Config) -> Said:
+def said_of_cost(config: Config) -> CommandAnswer:
     """The cost of all rounds."""
     tell(f"counting {config.run.rounds:,} rounds of {config.data.clients:,} clients")
-    return _said(config, cost_of(config))
+    return _said(config, cost_of(config, tell))
 
 
-def said_of_target(config: Config, name: str, epsilon: float) -> Said:
-    """The most (or least) of a setting that keeps the worst client within `epsilon`, and the cost
-    with it."""
+def said_of_target(config: Config, name: str, epsilon: float) -> CommandAnswer:
+    """The most (or least) of a setting that keeps the most exposed client within `epsilon`, and the
+    cost with it."""
     tell(f"looking for {name}")
     value, solved, found = solve_configuration(config, name, epsilon)
     key, costs = SOLVABLE[name]
@@ -39,7 +51,7 @@ def said_of_target(config: Config, name: str, epsilon: float) -> Said:
     return {name: value, **body}, [head, *lines]
 
 
-def said_of_grid(config: Config, grid: Sequence[str]) -> Said:
+def said_of_grid(config: Config, grid: Sequence[str]) -> CommandAnswer:
     """The cost of each combination of settings, and what it gains and loses."""
     rows = []
     for point in Sweep.of(config.to_dict(), parse_grid(grid), 1).points:
@@ -47,29 +59,39 @@ def said_of_grid(config: Config, grid: Sequence[str]) -> Said:
         rows.append({**point.settings, **trade_off_of(point.config)})
     kind = "declared" if config.privacy.randomizer == "declared" else "proven"
     return rows, [
-        f"{config.run.rounds} rounds, unit = {config.privacy.unit}, {kind} epsilon (worst client, "
+        f"{config.run.rounds} rounds, unit = {config.privacy.unit}, {kind} epsilon (most exposed "
+        "client, "
         f"median) at delta = {config.privacy.target_delta:.3g}",
         *aligned([list(rows[0]), *(map(short, row.values()) for row in rows)]),
     ]
 
 
-def said_of_time(config: Config) -> Said:
+def said_of_time(config: Config) -> CommandAnswer:
     """How long the rounds will take here."""
-    from fl_shuffle.planner.run_time import seconds_of_round
-    from fl_shuffle.simulation.launch import worker_count
+    from fl_shuffle.federation.launch import worker_count
+    from fl_shuffle.planner.run_time import run_time_of
 
     tell("playing some requests")
-    each = seconds_of_round(config, worker_count(config))
-    seconds = each * config.run.rounds
-    return {"round_seconds": each, "seconds": seconds}, [
+    times = run_time_of(config, worker_count(config))
+    each, seconds = times.round, times.round * config.run.rounds
+    said = {"round_seconds": each, "seconds": seconds}
+    said |= {"data_seconds": times.data, "first_seconds": times.first}
+    return said, [
+        f"before the first round: data and features {times.data:.2g} s, compiling "
+        f"{times.first:.2g} s, as measured just now; what is kept on disk is read the next time",
         f"time: about {seconds:.3g} s, {each:.2g} s a round, estimated from requests played here "
         "just now (without start-up, messages, accounting and evaluation)"
     ]  # fmt: skip
 
 
-def _said(config: Config, found: Cost) -> Said:
+def _said(config: Config, found: Cost) -> CommandAnswer:
+    if found.status == "none":
+        body = {**asdict(found), "epsilon": None, "release": config.privacy.release}
+        return {**body, "status": found.status}, [PROTECTS_NOBODY]
     body = {**asdict(found), "release": config.privacy.release, "status": found.status}
-    return body, [*_lines(config, found), *([] if found.declared else _table(config, found))]
+    body["proven_over_lower"] = found.tightness  # as version 0.2 calls it
+    tables = [] if found.declared else [*_table(config, found), *_totals_table(config, found)]
+    return body, [*_lines(config, found), *tables]
 
 
 def _lines(config: Config, found: Cost) -> list[str]:
@@ -77,7 +99,7 @@ def _lines(config: Config, found: Cost) -> list[str]:
     summed, privacy = config.privacy.release == "sum", config.privacy
     lines = [
         f"{found.status} cost of {found.rounds} rounds, unit = {found.unit}: epsilon <= "
-        f"{found.epsilon:.6g} at delta = {found.delta:.3g} for the worst client"
+        f"{found.epsilon:.6g} at delta = {found.delta:.3g} for the most exposed client"
     ]
     if found.declared:
         lines.append(
@@ -91,15 +113,15 @@ def _lines(config: Config, found: Cost) -> list[str]:
         )
     if found.sum_epsilon_add_remove is not None:
         lines.append(f"epsilon {found.sum_epsilon_add_remove:.6g}: {ADD_REMOVE_WORDS}")
-    if found.proven_over_lower is not None:
-        lines.append(ratio_line(found.proven_over_lower))
+    if found.tightness is not None:
+        lines.append(ratio_line(found.tightness))
     lines += _noise_lines(config, found)
     if summed and not found.declared:
         lines.append(f"assumes {sum_assumption(privacy.min_reports, privacy.assumed_honest)}")
-    if summed and privacy.randomizer == "laplace" and config.data.records:
+    if summed and privacy.randomizer == "laplace" and config.data.records_per_client:
         lines.append(
-            "with data.records the data are not read: reports of any number of coordinates up "
-            "to 10^9 are allowed for, and a run that knows theirs may count less"
+            "with data.records_per_client the data are not read: reports of any number of "
+            "coordinates up to 10^9 are allowed for, and a run that knows theirs may count less"
         )
     if not summed and not found.declared and not any(each.credit for each in found.classes):
         lines.append(
@@ -123,17 +145,50 @@ def _table(config: Config, found: Cost) -> list[str]:
     return lines
 
 
+def _totals_table(config: Config, found: Cost) -> list[str]:
+    """What is planned for each total, the strictest first."""
+    if not found.totals:
+        return []
+    head = ["total", "clients", "clipping norm", "noise", "one report", "all rounds", "of total"]
+    rows = [
+        [short(each.total), str(each.clients)]
+        + [short(v) for v in (each.clip_norm, each.noise_scale, each.report_epsilon, each.epsilon)]
+        + [f"{each.epsilon / each.total:.1%}"]
+        for each in found.totals[:SHOWN_CLASSES]
+    ]
+    planned = planned_reports(config)
+    lines = [
+        f"totals of the run, planned for {planned:,} reports a round (budgets.expected_share); "
+        "epsilon of one report seen alone, and after all rounds if every report arrives:",
+        *(f"  {line}" for line in aligned([head, *rows])),
+    ]
+    if len(found.totals) > SHOWN_CLASSES:
+        lines.append(f"  and {len(found.totals) - SHOWN_CLASSES} larger totals")
+    totals = np.repeat(
+        [each.total for each in found.totals], [each.clients for each in found.totals]
+    )
+    lines += [f"  {words}" for words in [solved_words(config, totals)] if words]
+    short_of = [each for each in found.totals if each.epsilon < NEAR_TOTAL * each.total]
+    if short_of:
+        lines.append(
+            f"  {sum(each.clients for each in short_of):,} clients end below {NEAR_TOTAL:.0%} of "
+            "their total: fewer distinct totals, more clients, or a larger "
+            "budgets.expected_share would change that"
+        )
+    return lines
+
+
 def _noise_lines(config: Config, found: Cost) -> list[str]:
     """How much noise a round's mean has beside what a client may add to it."""
-    clips, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
-    if clips is None:
+    times, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
+    if times is None:
         return []
     if found.dimension is None:
-        words = noise_words(clips * EXAMPLE**0.5, None if found.declared else reports)
+        words = noise_words(times * EXAMPLE**0.5, None if found.declared else reports)
         at = f"{EXAMPLE:,} numbers (it grows with their root; the model's size is not known here)"
         return [f"{words}, for a model of {at}"]
-    said = f"{noise_words(clips, reports)} ({found.dimension:,} numbers)"
-    lines = [f"warning: {said}" if clips > HOPELESS else said]
+    said = f"{noise_words(times, reports)} ({found.dimension:,} numbers)"
+    lines = [f"warning: {said}" if times > HOPELESS else said]
     times = config.privacy.reports_per_round
     if times > 1:
         megabytes = 4e-6 * times * found.dimension

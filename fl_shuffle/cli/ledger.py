@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fl_shuffle._internal.csv_files import whole_number
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
 from fl_shuffle.budgets import names_of_lines
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.csv_files import whole_number
-from fl_shuffle.errors import ConfigError, suggestion
+from fl_shuffle.errors import ConfigError, require_integer, suggestion
+from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report.formats import as_text, make_folder, write_table
-from fl_shuffle.report.record import RunRecord, read_run
-from fl_shuffle.report.tables import TABLES, Columns, attendance_table, clients_table
-from fl_shuffle.run_words import say, tell, terminal_width
+from fl_shuffle.report.record import RunRecord, agree, read_run
+from fl_shuffle.report.tables import TABLES, Columns, clients_table, participation_table
+from fl_shuffle.runs.console_messages import (
+    is_shown,
+    say,
+    shown_rounds,
+    tell,
+    terminal_width,
+)
+
+if TYPE_CHECKING:
+    from fl_shuffle.report.history import SpendHistory
 
 MakeTable = Callable[[RunRecord], Columns]
 SHOWN = 10
@@ -31,34 +43,43 @@ def run(arguments: Namespace) -> int:
     asked_for, form, out = arguments.client, arguments.format, arguments.out
     if form == "parquet" and not out:
         raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
+    if arguments.check and (asked_for is None or form != "table" or out):
+        raise ConfigError(
+            "--check prints Python lines for one client: add --client ID, and leave out --format "
+            "and --out"
+        )
     runs = [read_run(Path(name)) for name in arguments.run_directory]
-    code = max(map(_recounted, runs)) if arguments.recount else 0
+    for run in runs:
+        run.every_column = arguments.recompute
+    code = max(map(_recounted, runs)) if arguments.recompute else 0
+    numbers: dict[int, int] = {}
+    if asked_for is not None:
+        numbers = {id(run): client_number(run, asked_for) for run in runs}
     tables: dict[str, MakeTable] = {
         **TABLES,
-        "clients": partial(clients_table, recount=arguments.recount),
+        "clients": partial(clients_table, recount=arguments.recompute),
+        "participation": partial(participation_table, round_number=arguments.round),
+        "history": lambda run: _history(run, numbers.get(id(run))).table(),
     }
+    if arguments.check:
+        for run in runs:
+            _say_check(run, numbers[id(run)])
+        return code
     asked = "clients" if arguments.clients else "notes" if arguments.notes else "rounds"
-    numbers = {id(run): client_number(run, asked_for) for run in runs} if asked_for else {}
-    if numbers or arguments.round is not None:
-        asked = "attendance"
-
-        def attended(run: RunRecord) -> Columns:
-            number = numbers.get(id(run))
-            return attendance_table(run, client=number, round_number=arguments.round)
-
-        tables[asked] = attended
+    asked = "participation" if arguments.round is not None else asked
+    asked = "history" if numbers or arguments.history else asked
     if out and asked == "rounds" and not Path(out).suffix:  # a folder: all four tables
         make_folder(Path(out))
         form = form.replace("table", "csv")
-        for name, make in tables.items():
+        for name in TABLES:
             path = Path(out, f"{name}.{form}")
-            write_table(_joined(runs, make), path, form)
+            write_table(_joined(runs, tables[name]), path, form)
             print(path)
     elif out:
         write_table(_joined(runs, tables[asked]), Path(out), form)
     elif numbers and form == "table":
         for run in runs:
-            say(*_bill(run, numbers[id(run)], tables))
+            _say_bill(run, numbers[id(run)], tables["clients"])
     elif arguments.notes and form == "table":
         for run in runs:
             say(*[f"{run.directory}:"] * (len(runs) > 1), *map(_remark, run.notes))
@@ -70,31 +91,50 @@ def run(arguments: Namespace) -> int:
 def client_number(run: RunRecord, asked: str) -> int:
     """Return the number in a run's ledger of the client that `asked` means.
 
-    Digits are that number; anything else, or what follows `name=`, is a name. Names are not in the
-    ledger: they are read from the run's data, or from its budgets file. Raises `ConfigError` for a
-    name that no client has.
+    Digits without a leading zero are that number; anything else, or what follows `name=`, is a
+    name. Names are not in the ledger: they are read from the run's data, or from its budgets file.
+    Raises `ConfigError` for a name that no client has, `InvalidValueError` for a number that none
+    has.
     """
-    number = whole_number(asked)
-    if number is not None:
-        return number
+    last = len(run.class_of) - 1
+    if not asked.strip():
+        raise ConfigError(
+            f"--client {asked!r}: must be a client's number, 0 to {last}, or its name"
+        )
+    # "007" is a name: it is a number in no table of the run.
+    if re.fullmatch("0|[1-9][0-9]{0,17}", asked):
+        return require_integer("client", int(asked), minimum=0, maximum=last)
     name = asked.removeprefix("name=").strip()
     config = parse_config(run.config)
     names: Sequence[str] = ()
     if config.data.partition == "natural":
-        # Whoever only asks for numbers does not wait for PyTorch.
+        # A query for numbers does not wait for PyTorch.
         from fl_shuffle.data.partitions import client_names
         from fl_shuffle.data.sources import load_records
 
         names = client_names(config.data, load_records(config.data).train_clients) or ()
     elif config.budgets.distribution == "file":
         names = names_of_lines(config.budgets.file)
-    clients = len(run.class_of)
     if name in names:
         return names.index(name)
-    hint = suggestion(name, names) or f"a client's number is 0 to {clients - 1}"
+    hint = suggestion(name, names) or f"a client's number is 0 to {last}"
     if not names:
-        hint = f"the clients of this run have no names; give a number, 0 to {clients - 1}"
+        hint = f"the clients of this run have no names; give a number, 0 to {last}"
+    number = whole_number(name)
+    if number is not None and number <= last:
+        hint = f"for client number {number} write --client {number}"
     raise ConfigError(f"--client {asked!r}: no client of {run.directory} has this name; {hint}")
+
+
+def _history(run: RunRecord, client: int | None) -> SpendHistory:
+    """What one client, or each of them, had spent after every round."""
+    # What is written down is shown without loading the accountant.
+    from fl_shuffle.report.history import spend_history
+
+    if client is None:
+        tell(f"counting every client of {run.directory} after every round")
+        return spend_history(run)
+    return spend_history(run, np.array([client]))
 
 
 def _recounted(run: RunRecord) -> int:
@@ -124,13 +164,49 @@ def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
     }
 
 
-def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[str]:
+def _say_bill(run: RunRecord, client: int, clients: MakeTable) -> None:
+    """Print what one client spent in one run: in words, and after every round."""
+    own = {name: values[client] for name, values in clients(run).items()}
+    history = _history(run, client)
+    say(*_bill(run, client, own))
+    if not len(history.round_numbers):
+        return
+    counted = {name: float(values[-1, 0]) for name, values in history.columns.items()}
+    if any(not agree(own[EPSILONS[name]], value) for name, value in counted.items()):
+        said = ", ".join(f"{name} {value:.4g}" for name, value in counted.items())
+        say(f"  COUNTED AGAIN, IT SPENT SOMETHING ELSE: {said} (--recompute compares every client)")
+    last = int(history.round_numbers[-1])
+    at = np.array([is_shown(int(number), last) for number in history.round_numbers])
+    table = history.table()
+    heads = ["round", "num_reports", *(EPSILONS[name] for name in history.columns)]
+    lines = as_text({head: table[head][at] for head in heads}, "table").splitlines()
+    lines = ["after each round, counted again:", *lines, *shown_rounds(last, "--format csv")]
+    say(*(f"  {line}" for line in lines))
+
+
+def _say_check(run: RunRecord, client: int) -> None:
+    """Print Python lines that compute a client's epsilons with dp-accounting, and the results."""
+    from fl_shuffle.report.second_opinion import SecondOpinion
+
+    opinion = SecondOpinion(run, client)
+    # Not wrapped: they are to be pasted.
+    print(*opinion.lines(), opinion.printing(), sep="\n")
+    theirs = opinion.theirs()
+    for name, ours in opinion.ours.items():
+        shown = f", by dp-accounting {theirs[name]:.10g}" if name in theirs else ""
+        print(f"# {name}: epsilon by fl-shuffle {ours:.10g}{shown}")
+    if not theirs:
+        print("# dp-accounting is not installed here: pip install dp-accounting")
+    if "sum" in opinion.columns and "sum" not in opinion.ours:
+        print("# sum: dp-accounting has no bound for sums of such noise")
+
+
+def _bill(run: RunRecord, client: int, own: Mapping[str, Any]) -> list[str]:
     """What one client spent in one run, in words."""
-    rounds = tables["attendance"](run)["round"].tolist()
-    own = {name: values[client] for name, values in tables["clients"](run).items()}
+    rounds = participation_table(run, client=client)["round"].tolist()
     columns = [
         f"{name} {own[f'{name}_epsilon']:.4g}"
-        for name in ("proven", "sum", "local")
+        for name in ("shuffled", "sum", "local")
         if not math.isnan(own[f"{name}_epsilon"])
     ]
     if run.config["privacy"]["release"] == "sum":
@@ -140,9 +216,21 @@ def _bill(run: RunRecord, client: int, tables: Mapping[str, MakeTable]) -> list[
     count = int(own["records"]) if run.meta["data"]["records"] else 0
     averaged = f"the mean of {count:,} record{'s' * (count != 1)}" if count else "its update"
     when = [run.meta[name] for name in ("started", "finished") if run.meta.get(name)]
+    if own["noise"] == "none":
+        return [
+            f"{run.directory}: client {client}, {' to '.join(when)}",
+            f"  reported in {own['rounds']} rounds: {_spans(rounds)}",
+            f"  its updates left as they are, {averaged}: epsilon is infinite",
+        ]
+    # A budget of one report is solved for where a client asks for a total of the run.
+    asked = (
+        "asked for"
+        if run.total_epsilon is None
+        else (f"total of the run: epsilon {own['total_epsilon']:.4g}, hence")
+    )
     return [
         f"{run.directory}: client {client}, {' to '.join(when)}",
-        f"  asked for (epsilon, delta) = ({own['epsilon0']:.4g}, {own['delta0']:.2g}) a report; "
+        f"  {asked} (epsilon, delta) = ({own['epsilon0']:.4g}, {own['delta0']:.2g}) a report; "
         f"{own['noise']} noise of scale {own['scale']:.4g} on {averaged}",
         f"  reported in {own['rounds']} rounds: {_spans(rounds)}",
         f"  spent, at delta = {own['delta']:g}: epsilon {', '.join(columns)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from fl_shuffle.scaffold.writing import DEPLOY, write_app
+from fl_shuffle.cli.scaffold.writing import DEPLOY, write_app
 
 
 def run(arguments: Namespace) -> int:

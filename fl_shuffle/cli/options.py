@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.configuration.reading import SETTINGS
-from fl_shuffle.declare import json_ready
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.run_words import say
+from fl_shuffle.runs.console_messages import say
+from fl_shuffle.settings_schema import json_ready
 
-Said = tuple[Any, list[str]]
+CommandAnswer = tuple[Any, list[str]]
 """An answer as JSON has it, and as lines."""
 
 
-def show(answer: Said, *, as_json: bool) -> None:
+def show(answer: CommandAnswer, *, as_json: bool) -> None:
     """Print an answer: exactly one JSON object, or lines."""
     body, lines = answer
     if as_json:

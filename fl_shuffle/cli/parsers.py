@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from fl_shuffle import declare
+from fl_shuffle import settings_schema
 from fl_shuffle.errors import suggestion
 from fl_shuffle.shuffler.remote import MEMORY, SLOWEST
 
@@ -21,6 +21,8 @@ COMMANDS = {
         "new": "write a Flower app of your own that runs",
         "simulate": "run a federation and account for its privacy, round by round",
         "sweep": "the same over a grid of settings and seeds",
+        "data": "how records are dealt to clients; a picture of the labels",
+        "migrate": "a configuration of an earlier version by the names of today",
     },
     "read": {
         "runs": "which runs there are, what they cost, how they differ",
@@ -50,7 +52,7 @@ TYPES = {
 """What `argparse` calls by the name of a function."""
 SHUFFLER = {
     "key": "make the analyzer's key pair: FILE, to keep, and FILE.pub, for the sites",
-    "init": "make a shuffler's directory, and the passes of the server and of every site",
+    "init": "make a shuffler's directory, and the credentials of the server and of every site",
     "serve": "take reports and release batches, until it is ended",
 }
 LARGEST_REPORT = 1 << 24
@@ -62,8 +64,30 @@ OF_RUN, OF_AUDIT = ("run", "data", "budgets"), ("data", "budgets")
 OF_BOUND = {"data": "clients", "run": "rounds", "budgets": "budgets"}
 
 
+class _Once(argparse.Action):
+    """Keeps a value, and refuses another: the last of two would silently be the answer's."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if (first := getattr(namespace, self.dest)) is not None:
+            more = "; several are one value, as 'krr;blh'" if self.dest == "randomizer" else ""
+            raise argparse.ArgumentError(
+                self, f"given twice, {first} and {values}: give it once{more}"
+            )
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(Parser):
     """Says what is wrong in one line, as every other error of the command does."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.register("action", "once", _Once)
 
     def error(self, message: str) -> NoReturn:
         for type_name, wanted in TYPES.items():
@@ -128,7 +152,7 @@ def overrides(parser: Parser, sections: Iterable[str] = ()) -> None:
     what = "override one setting of the configuration; may be repeated"
     repeated(parser, "--set", "SECTION.KEY=VALUE", what)
     for name in sections:
-        declare.add_options(parser, SECTIONS[name], short=True)
+        settings_schema.add_options(parser, SECTIONS[name], short=True)
 
 
 def new(parser: Parser) -> None:
@@ -161,11 +185,23 @@ def sweep(parser: Parser) -> None:
     axis = "a setting and its values; may be repeated: every combination is run"
     repeated(parser, "--grid", "SECTION.KEY=VALUE,VALUE,...", axis)
     option(parser, "--seeds", "N", "seeds of each combination (default 1)", type=int, default=1)
+    beside = "each combination also without privacy, and at the same epsilon with a trusted server "
+    flag(parser, "--baselines", beside + "and with local privacy alone")
     overrides(parser)
     option(parser, "--jobs", "N", "runs at once (default 1)", type=int, default=1)
     option(parser, "--out", "DIR", "the sweep's folder (default: runs/DATE-TIME)")
     option(parser, "--resume", "DIR", "go on with a sweep that was stopped")
     flag(parser, "--quiet", "print only the final table")
+
+
+def data(parser: Parser) -> None:
+    """Say how a configuration deals its training records to the clients: how many records and
+    classes each one has. These are exact numbers about the records: a guarantee covers none of
+    them."""
+    option(parser, "config", "CONFIG", "a configuration (default: quickstart)", nargs="?")
+    overrides(parser, ("data",))
+    option(parser, "--plot", "FILE", "draw each client's labels: .png, .svg, .pdf, or .csv")
+    flag(parser, "--json", "print one JSON object")
 
 
 def runs(parser: Parser) -> None:
@@ -178,16 +214,20 @@ def runs(parser: Parser) -> None:
 
 def ledger(parser: Parser) -> None:
     """What was spent: by round, by client, who reported when, and what must be known to read it.
-    As written in the run's ledger; --recount counts again and says where it differs."""
+    As written in the run's ledger; --recompute counts again and says where it differs."""
     option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
     asked = parser.add_mutually_exclusive_group()
-    one = "one client's bill and rounds: its number, its name, or name=NAME if that is a number"
+    one = "one client's spend, in all and after every round: its number, its name, or name=NAME if "
+    one += "that is a number"
     option(asked, "--client", "ID", one)
-    flag(asked, "--clients", "every client's bill")
+    flag(asked, "--clients", "every client's spend")
+    flag(asked, "--history", "every client's spend after every round")
     option(asked, "--round", "N", "who reported in a round", type=int)
     flag(asked, "--notes", "the run's warnings and remarks")
+    check = "with --client: Python lines that compute its epsilons with dp-accounting alone"
+    flag(parser, "--check", check)
     again = "count every client again; exit code 1 where the ledger says something else"
-    flag(parser, "--recount", again)
+    flag(parser, "--recompute", again)
     form(parser, "how to print it (default: table; parquet needs --out)", "parquet")
     where = "write it there instead of printing it; a folder: all four tables"
     option(parser, "--out", "FILE|DIR", where)
@@ -198,8 +238,12 @@ def report(parser: Parser) -> None:
     page."""
     option(parser, "run_directory", "RUN", "folders of runs, or of one sweep", nargs="+")
     option(parser, "--out", "FILE.html", "where to write it (default, for one run: in its folder)")
-    grades = "epsilons up to which your policy calls a guarantee strong, and moderate"
+    grades = (
+        "epsilons up to which your policy calls a guarantee strong, and moderate; each attacker "
+    )
+    grades += "gets a grade, and no grade changes the exit code"
     option(parser, "--policy", "STRONG,MODERATE", grades)
+    repeated(parser, "--client", "ID", "draw this client's spend, too; may be repeated")
     flag(parser, "--open", "show the page in your browser")
     option(parser, "--purpose", "TEXT", "what the runs were made for")
     for form in ("png", "pdf", "svg"):
@@ -211,18 +255,20 @@ def bound(parser: Parser) -> None:
     """The epsilon at --delta (or delta at --epsilon) of shuffled reports, the smallest proven one;
     with CONFIG what its rounds will cost; with both --epsilon and --delta the --solve-for that
     keeps them."""
-    from fl_shuffle.accounting.queries.question import Question
+    from fl_shuffle.accounting.queries.query import BoundQuery
 
     option(parser, "config", "CONFIG", "what this configuration will cost", nargs="?")
     grid = "with CONFIG: what each of these values would gain and lose; may be repeated"
     repeated(parser, "--grid", "SECTION.KEY=VALUE,...", grid)
     overrides(parser)
     adversary, asks = ("release", "assumed_honest"), ("delta", "epsilon", "method", "order")
-    names = [each for each in declare.settings_of(Question) if each not in adversary + asks]
-    declare.add_options(parser.add_argument_group("reports"), Question, names=names)
-    declare.add_options(parser.add_argument_group("adversary"), Question, names=adversary)
+    names = [
+        each for each in settings_schema.settings_of(BoundQuery) if each not in adversary + asks
+    ]
+    settings_schema.add_options(parser.add_argument_group("reports"), BoundQuery, names=names)
+    settings_schema.add_options(parser.add_argument_group("adversary"), BoundQuery, names=adversary)
     asked, output = parser.add_argument_group("asked"), parser.add_argument_group("output")
-    declare.add_options(asked, Question, names=asks)
+    settings_schema.add_options(asked, BoundQuery, names=asks)
     solved = (
         "given both --epsilon and --delta: the most (or least) of clients, sigma, records, "
         "epsilon0, delta0, rounds, participation or assumed-honest that keeps them; with CONFIG "
@@ -230,12 +276,12 @@ def bound(parser: Parser) -> None:
     )
     option(asked, "--solve-for", "NAME", solved)
     over = "this number at many values: FIRST:LAST:COUNT (1e3:1e5:100) or a list (10,20,50); "
-    over += "--method A,B or --all: several methods"
+    over += "--method A,B or --all: several methods; --randomizer 'A;B': several randomizers"
     option(asked, "--over", "NAME=VALUES", over)
     lines = "one question a line (a JSON object) in, one answer a line out; - is standard input"
     option(asked, "--jsonl", "FILE|-", lines)
     flag(asked, "--all", "every bound by its status, and why others do not apply")
-    flag(asked, "--why", "where proofs are")
+    flag(asked, "--explain", "where proofs are")
     plot = "with --over: draw them, as PNG, SVG or PDF, or write their numbers as CSV"
     option(output, "--plot", "FILE", plot)
     option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
@@ -247,9 +293,10 @@ def certify(parser: Parser) -> None:
     of the accounting."""
     option(parser, "run_directory", "RUN", "folder of a finished run")
     option(parser, "--client", "ID", "whose (default: the most exposed one's)", type=int)
-    columns = ("proven", "sum", "local")
+    columns = ("shuffled", "sum", "local")
     parser.add_argument("--column", choices=columns, help="default: the run's headline")
-    flag(parser, "--short", "proven by the one-page proof alone: a larger number, sooner checked")
+    proof = "convex-order: by the one-page proof alone, a larger number, sooner checked"
+    parser.add_argument("--proof", choices=("partial-shuffle", "convex-order"), help=proof)
     option(parser, "--out", "FILE", "default: certificate.json in the run's folder")
 
 
@@ -266,7 +313,7 @@ def audit(parser: Parser) -> None:
 
     option(parser, "source", "CONFIG|RUN", "whose claims to test: a configuration's, or a run's")
     overrides(parser, OF_AUDIT)
-    declare.add_options(parser, AuditSettings)
+    settings_schema.add_options(parser, AuditSettings)
     flag(parser, "--json", "print one JSON object")
 
 
@@ -276,8 +323,15 @@ def settings(parser: Parser) -> None:
     option(parser, "name", "NAME", "a section, as run, or a setting, as run.rounds", nargs="?")
 
 
+def migrate(parser: Parser) -> None:
+    """Rewrite configurations of earlier versions by the names of today: shows what changes, and
+    keeps comments, order and layout."""
+    option(parser, "config", "CONFIG", "a TOML file; several may be named", nargs="+")
+    flag(parser, "--write", "save what is shown")
+
+
 def shuffler(parser: Parser) -> None:
-    """Run a shuffler apart from the server: set it up, make keys, serve."""
+    """Run a separate shuffler: set it up, make keys, serve."""
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
     key, init, serve = (
         parts.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
@@ -285,7 +339,7 @@ def shuffler(parser: Parser) -> None:
     )
     option(key, "file", "FILE", "where to put the private key")
     option(init, "directory", "DIR", "the shuffler's own folder, new")
-    option(init, "--passes", "DIR", "folder for what is handed out, new", required=True)
+    option(init, "--credentials", "DIR", "folder for what is handed out, new", required=True)
     option(init, "--address", "HOST:PORT", "where the others reach it", required=True)
     option(init, "--clients", "N", "as data.clients", type=int, required=True)
     sites = "SuperNodes; site i plays what partition-id=i num-partitions=P plays"
@@ -294,7 +348,7 @@ def shuffler(parser: Parser) -> None:
     option(init, "--min-reports", "N", least, type=int, required=True)
     most = "most bytes of a client's reports of a round, 4 a coordinate "
     most += f"(default: {LARGEST_REPORT})"
-    option(init, "--largest-report", "BYTES", most, type=int, default=LARGEST_REPORT)
+    option(init, "--max-report-bytes", "BYTES", most, type=int, default=LARGEST_REPORT)
     option(serve, "directory", "DIR", "the shuffler's own folder")
     option(serve, "--listen", "HOST:PORT", "where to listen (default: its address)")
     memory = f"most bytes of reports that are on their way together (default: {MEMORY})"

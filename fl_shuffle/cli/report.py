@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from fl_shuffle.cli.ledger import client_number
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.report.draw import write_figures
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
-from fl_shuffle.run_words import tell
+from fl_shuffle.runs.console_messages import tell
 from fl_shuffle.sweeps.directory import DESCRIPTION, RUNS
 from fl_shuffle.sweeps.results import SweepResult
 
@@ -24,6 +25,9 @@ def run(arguments: Namespace) -> int:
         return _sweep(arguments, sweeps[0])
     policy = None if arguments.policy is None else Policy.parse(arguments.policy)
     runs = [read_run(Path(name)) for name in arguments.run_directory]
+    for record in runs:
+        numbers = (client_number(record, asked) for asked in arguments.client)
+        record.followed = tuple(dict.fromkeys(numbers))
     tell("counting every client again, and writing the page")
     out = None if arguments.out is None else Path(arguments.out)
     path = write_report(runs, out, policy=policy, purpose=arguments.purpose)
@@ -37,6 +41,8 @@ def _sweep(arguments: Namespace, name: str) -> int:
     for option in ("policy", "purpose"):
         if getattr(arguments, option) is not None:
             raise ConfigError(f"--{option} is for runs, and {name} is a sweep: leave it out")
+    if arguments.client:
+        raise ConfigError(f"--client is for runs, and {name} is a sweep: leave it out")
     result = SweepResult(name)
     return _finish(arguments, result.report(arguments.out), result.figures)
 

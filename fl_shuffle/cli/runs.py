@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fl_shuffle.report.formats import as_text
 from fl_shuffle.report.many import find_runs, runs_table
-from fl_shuffle.run_words import terminal_width
+from fl_shuffle.runs.console_messages import terminal_width
 
 
 def run(arguments: Namespace) -> int:

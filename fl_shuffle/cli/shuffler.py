@@ -37,9 +37,9 @@ def _init(arguments: Namespace) -> int:
     from fl_shuffle.shuffler.remote.credentials import Settings
     from fl_shuffle.shuffler.remote.service import initialise
 
-    directory, passes = Path(arguments.directory), Path(arguments.passes)
+    directory, passes = Path(arguments.directory), Path(arguments.credentials)
     settings = Settings(
-        arguments.address, arguments.clients, arguments.min_reports, arguments.largest_report
+        arguments.address, arguments.clients, arguments.min_reports, arguments.max_report_bytes
     )
     initialise(directory, passes, settings, arguments.sites)
     print(

@@ -6,6 +6,8 @@ from argparse import Namespace
 from itertools import takewhile
 from pathlib import Path
 
+from fl_shuffle._internal.interrupts import load
+from fl_shuffle._internal.plugins import require_package
 from fl_shuffle.budgets import require_readable
 from fl_shuffle.cli.options import overrides, show
 from fl_shuffle.cli.parsers import OF_RUN
@@ -17,9 +19,7 @@ from fl_shuffle.configuration.reading import (
 )
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, DataError
-from fl_shuffle.interrupts import load
-from fl_shuffle.plugins import require_package
-from fl_shuffle.run_words import say, tell
+from fl_shuffle.runs.console_messages import say, tell
 from fl_shuffle.runs.directory import require_begun, require_free
 
 
@@ -34,11 +34,11 @@ def run(arguments: Namespace) -> int:
     if arguments.resume and arguments.dry_run:
         raise ConfigError("--dry-run is about a configuration; leave out --resume")
     settings = overrides(arguments, OF_RUN)
-    # What is wrong with a configuration is said before PyTorch is loaded.
+    # Errors of a configuration are reported before PyTorch is loaded.
     config = None if arguments.resume else resolve_config(arguments.config or QUICKSTART, settings)
     _require_files(config, arguments)
     tell("" if arguments.quiet or arguments.json else "loading PyTorch and Flower")
-    load("fl_shuffle.simulation.launch", "fl_shuffle.trackers")
+    load("fl_shuffle.federation.launch", "fl_shuffle.trackers")
     if arguments.dry_run and config is not None:
         from fl_shuffle.cli.cost import said_of_cost, said_of_time
 
@@ -74,7 +74,7 @@ def _require_files(config: Config | None, arguments: Namespace) -> None:
     if config.run.engine != "flwr":  # there Flower says where the app's packages are
         for field, path in own_parts(config).items():
             require_package(path, field=field)
-    require_readable(config.budgets, config.data, config.privacy.randomizer)
+    require_readable(config)
     root = config.data.root
     if config.data.source == "files" and root and not Path(root).exists():
         raise DataError(f"{root} does not exist")

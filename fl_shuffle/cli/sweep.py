@@ -17,9 +17,9 @@ from fl_shuffle.configuration.reading import QUICKSTART, resolve_config
 from fl_shuffle.errors import ConfigError, RunInterrupted
 from fl_shuffle.report.formats import as_text
 from fl_shuffle.report.many import EACH_ALONE, sweep_table
-from fl_shuffle.run_words import say, terminal_width
+from fl_shuffle.runs.console_messages import say, tell, terminal_width
 from fl_shuffle.sweeps.directory import new_sweep, reopen_sweep
-from fl_shuffle.sweeps.points import Point, Sweep, parse_grid
+from fl_shuffle.sweeps.points import Sweep, SweepPoint, parse_grid
 from fl_shuffle.sweeps.results import PAGE, SweepResult
 from fl_shuffle.sweeps.running import SweepEvent
 
@@ -31,10 +31,15 @@ def run(arguments: Namespace) -> int:
             if getattr(arguments, name) not in (None, [], 1):
                 shown = name if name == "config" else f"--{name}"
                 raise ConfigError(f"--resume DIR takes everything from DIR; leave out {shown}")
+        if arguments.baselines:
+            raise ConfigError("--resume DIR takes everything from DIR; leave out --baselines")
         directory, plan = reopen_sweep(Path(arguments.resume))
     else:
         base = resolve_config(arguments.config or QUICKSTART, arguments.set).to_dict()
-        plan = Sweep.of(base, parse_grid(arguments.grid), arguments.seeds)
+        grid, beside = parse_grid(arguments.grid), arguments.baselines
+        if beside and not arguments.quiet:
+            tell("solving for the baselines' budgets")
+        plan = Sweep.of(base, grid, arguments.seeds, baselines=beside)
         directory = new_sweep(plan, Path(arguments.out) if arguments.out else None)
     try:
         with _progress(plan, failures, quiet=arguments.quiet) as observe:
@@ -53,7 +58,7 @@ def _progress(
     console, runs = Console(stderr=True), len(plan.points)
     done: dict[str, int] = {}
     ended = 0
-    # How long rounds take may hang on private records.
+    # The duration of rounds may depend on private records.
     timed = all(point.config.run.entropy == "seeded" for point in plan.points)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"),
@@ -78,7 +83,7 @@ def _progress(
         yield observe
 
 
-def _named(point: Point) -> str:
+def _named(point: SweepPoint) -> str:
     settings = [f"{key} = {value}" for key, value in point.settings.items()]
     return ", ".join([*settings, f"seed {point.config.run.seed}"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from fl_shuffle.plugins import require_extra
+from fl_shuffle._internal.plugins import require_extra
 
 
 def run(arguments: Namespace) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_shuffle._internal.plugins import load_function
 from fl_shuffle.configuration.sections import ModelSection
 from fl_shuffle.data.task import Task
 from fl_shuffle.errors import ConfigError, DataError
 from fl_shuffle.gradients.engine import Loss
-from fl_shuffle.plugins import load_function
 
 BATCH = 2048
 """Records classified at a time: bounds the memory."""
@@ -25,8 +25,8 @@ Measure = Callable[[int, Tensor], dict[str, float]]
 
 
 def require_readable_held_out(task: Task) -> None:
-    """Of a run that measures on private records held out of training (`data.validation`): raise
-    `DataError` where nothing of an input, or no label, of any of these can be read.
+    """Of a run that measures on private records held out of training (`data.validation_fraction`):
+    raise `DataError` where nothing of an input, or no label, of any of these can be read.
 
     The guarantee covers none of these records, as the run says, so they may decide this. Cells of
     records that train must not: a run that stops for one record less than all would tell of it.
@@ -43,8 +43,8 @@ def require_readable_held_out(task: Task) -> None:
         what = f"a finite number at input {int((~inputs).int().argmax())}"
     if what:
         raise DataError(
-            f"none of the {records:,} records that data.validation holds out has {what}, so "
-            "nothing would be learned of it: correct the data (in a .csv perhaps "
+            f"none of the {records:,} records that data.validation_fraction holds out has {what}, "
+            "so nothing would be learned of it: correct the data (in a .csv perhaps "
             "data.source_options.decimal, separator, categories or class_names), or leave the "
             "column out (data.source_options.columns)"
         )

@@ -1,6 +1,6 @@
 """Models and the losses that they are trained on, by name or a user's own.
 
-A model of one's own is `module:function(input_shape, classes) -> torch.nn.Module`, a loss
+A user-defined model is `module:function(input_shape, classes) -> torch.nn.Module`, a loss
 `module:function(outputs, labels)`, see `build_loss`.
 """
 
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fl_shuffle._internal.plugins import load_function
 from fl_shuffle.configuration.sections import Config, ModelSection
+from fl_shuffle.data.named_models import WIDTHS, named_model
 from fl_shuffle.errors import ConfigError, InvalidValueError, first_line
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.gradients.structure import check_module
-from fl_shuffle.plugins import load_function
 from fl_shuffle.trials import (
     CannotTryError,
     Subject,
@@ -27,13 +28,14 @@ from fl_shuffle.trials import (
     try_model,
 )
 
-SHIPPED_MODELS = ("linear", "mlp")
+FLAT_MODELS = ("linear", "mlp")
+SHIPPED_MODELS = (*FLAT_MODELS, *WIDTHS)
 
 
 def build_model(
     section: ModelSection, input_shape: tuple[int, ...], classes: int, seed: int
 ) -> nn.Module:
-    """The section's model for inputs of `input_shape`, initialised from `seed`.
+    """The section's model for inputs of `input_shape`, initialized from `seed`.
 
     Raises `ConfigError` for a provider that returns no module, or a module with no parameters or
     with parameters that are lazy or not floating point.
@@ -58,6 +60,29 @@ def build_model(
     return model.float()
 
 
+MOST_GROUPS = 32
+"""Of channels in a group norm that stands for a batch norm."""
+
+
+def with_group_norms(module: nn.Module) -> nn.Module:
+    """Return the module with a group norm in the place of each batch norm, which mixes records.
+
+    Weights and biases are kept, under the same names; running statistics are gone. The module is
+    changed in place, unless it is a batch norm itself.
+    """
+    for name, part in module.named_children():
+        setattr(module, name, with_group_norms(part))
+    if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return module
+    channels = module.num_features
+    # The most groups, up to 32, of which all have as many channels.
+    groups = math.gcd(MOST_GROUPS, channels)
+    made = nn.GroupNorm(groups, channels, eps=module.eps, affine=module.affine)
+    if module.affine:
+        made.weight, made.bias = module.weight, module.bias
+    return made.train(module.training)
+
+
 def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     if section.kind not in SHIPPED_MODELS:
         model = load_function(section.kind, "input_shape", "classes", field="model.kind")(
@@ -68,7 +93,9 @@ def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) ->
                 f"model.kind = {section.kind!r} returned {type(model).__name__}; "
                 "it must return a torch.nn.Module"
             )
-        return model
+        return with_group_norms(model) if section.fix else model
+    if section.kind not in FLAT_MODELS:
+        return named_model(section, input_shape, classes)
     if len(input_shape) != 1:
         raise ConfigError(
             f"model.kind = {section.kind!r} needs flat features, got shape {input_shape}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.csv_files import whole_text
+from fl_shuffle._internal.csv_files import whole_text
 from fl_shuffle.errors import DataError
 
 LONGEST_NAME = 1000

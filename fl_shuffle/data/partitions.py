@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data.records import Labels
 from fl_shuffle.errors import DataError
-
-Labels = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,13 @@ def make_partition(
     if section.partition == "natural":
         return _natural(section, owners)
     clients, total = section.clients, len(labels)
-    if section.records:
-        wanted = section.records * clients
+    if section.records_per_client:
+        wanted = section.records_per_client * clients
         if wanted > total:
             raise DataError(
-                f"data.clients = {clients} x data.records = {section.records} needs {wanted} "
-                f"training records; the source has {total}: lower one of them"
+                f"data.clients = {clients} x data.records_per_client = "
+                f"{section.records_per_client} needs {wanted} training records; the source has "
+                f"{total}: lower one of them"
             )
         total = wanted
     if clients > total:
@@ -76,7 +76,7 @@ def make_partition(
     if section.partition == "shards":
         order = _shards(section, labels, sizes, rng)
     elif section.partition == "dirichlet":
-        order = _dirichlet(section.alpha, _pools(inside, classes, rng), sizes, rng)
+        order = _dirichlet(section.dirichlet_alpha, _pools(inside, classes, rng), sizes, rng)
     elif section.partition == "ordered":
         order = np.arange(sizes.sum())
     else:
@@ -206,7 +206,7 @@ def _by_class(
     """
     held: list[list[NDArray[np.int64]]] = [[] for _ in range(section.clients)]
     for pool in pools:
-        log_share = _log_shares(section.alpha, (1, section.clients), rng)[0]
+        log_share = _log_shares(section.dirichlet_alpha, (1, section.clients), rng)[0]
         reach = np.cumsum(np.exp(log_share - log_share.max()))
         ends = np.floor(reach / reach[-1] * len(pool)).astype(np.int64)
         for own, part in zip(held, np.split(pool, ends[:-1]), strict=True):
@@ -223,7 +223,8 @@ def _by_class(
 def _few_classes(
     section: DataSection, pools: list[NDArray[np.int64]], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Records of exactly so many classes for each client; each class is cut among its clients."""
+    """Records of exactly this number of classes for each client; each class is divided among its
+    clients."""
     each, there = section.classes_per_client, [pool for pool in pools if len(pool)]
     if each > len(there):
         raise DataError(

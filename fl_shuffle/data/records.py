@@ -25,17 +25,17 @@ class Records:
 
     Classification: labels are whole numbers [N] in 0 .. `classes` - 1. Regression: labels are
     numbers [N] or [N, `outputs`]. One of `classes` and `outputs` is declared, never counted: it
-    shapes the model that every client is sent, and must not hang on private labels. A training
+    shapes the model that every client is sent, and must not depend on private labels. A training
     label outside of the classes (or NaN) is its holder's mistake: nobody is told, and the record
     counts as one without a finite gradient does.
 
     `train_clients` [N], if given, says whose each training record is, by number or name: for
     `data.partition = "natural"`. It is kept as int64 if all are whole numbers ("3" and 3.0, too),
     else as texts (`owners.owner_names`). Who the clients are, and how many records each has, is
-    public (budgets and noise follow from it); neighbouring data sets differ in what a record says,
-    never in whose it is. Test records are public; there may be none where `data.validation` holds
-    some out. Raises `DataError` for shapes and types that do not fit and for what is not declared.
-    """
+    public (budgets and noise follow from it); neighboring data sets differ in what a record says,
+    never in whose it is. Test records are public; there may be none where
+    `data.validation_fraction` holds some out. Raises `DataError` for shapes and types that do not
+    fit and for what is not declared."""
 
     train_images: Images
     train_labels: Labels
@@ -102,7 +102,7 @@ class Records:
     def fingerprint(self) -> str:
         """A digest of every byte of the data. Never publish it: see `fl_shuffle.runs.resume`.
 
-        Whoever knows all records but one finds that one by trying values.
+        An attacker who knows all records but one can find that one by trying values.
         """
         digest = hashlib.blake2b(str(self.size).encode(), digest_size=16)
         arrays = [self.train_images, self.train_labels, self.test_images, self.test_labels]

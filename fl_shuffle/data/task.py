@@ -1,43 +1,43 @@
 """What every side of a simulated federation derives from the configuration: data, features, plan.
 
-The result is kept per process, so that many virtual clients of one node share one copy.
+Data and task are kept in the process's `run_cache`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+import time
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_shuffle._internal.csv_files import content_of
 from fl_shuffle.budgets import Budgets, make_budgets, require_readable
 from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
-from fl_shuffle.csv_files import content_of
 from fl_shuffle.data.features import Features, make_features, try_features, vectors_of
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.models import SHIPPED_MODELS, build_loss, build_model
 from fl_shuffle.data.partitions import client_names, make_partition
+from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.data.sources import SHIPPED, STAMPED, load_records, stamps_of
 from fl_shuffle.errors import DataError
 from fl_shuffle.gradients.engine import Loss
-from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
+from fl_shuffle.randomizers.calibration import Calibration, make_plan
+from fl_shuffle.randomizers.total_budgets import Tell, silent
 from fl_shuffle.trials import takes_whole_numbers_alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Records in client order, as features: everything that hangs on the data section alone.
+    """Records in client order, as features: everything that depends on the data section alone.
 
     Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
     `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
@@ -65,11 +65,11 @@ class Task(Data):
     """The same with what budgets and settings make of it; `loss` is None for cross entropy."""
 
     budgets: Budgets
-    plan: RandomizerPlan
+    plan: Calibration
     loss: Loss | None = None
 
     def model(self, config: Config) -> nn.Module:
-        """A fresh model, initialised from the run's seed."""
+        """A fresh model, initialized from the run's seed."""
         return build_model(
             config.model, tuple(self.inputs.shape[1:]), self.classes, config.run.seed
         )
@@ -79,52 +79,16 @@ MOST_OUTSIDE = 0.1
 """The share of training labels outside of the classes, or of records whose inputs are no numbers,
 from which on they are a mistake."""
 
-_cache: dict[tuple[object, ...], Task] = {}
-_data_cache: dict[tuple[object, ...], Data] = {}
-_lock = Lock()
-_run: ContextVar[object] = ContextVar("_run", default=None)
-"""Which run this thread loads a task for; None: whichever was the last one."""
 
+def load_task(config: Config, tell: Tell = silent, run: Hashable = None) -> Task:
+    """The configuration's task; built once per process and `run`, since a user's own code is called
+    anew for each, and anew when its budgets file or files of its data have changed.
 
-Kept = TypeVar("Kept", Task, Data)
-Tell = Callable[[str], None]
-"""Takes a line about what is being done, for the screen of whoever has the data, never a file."""
-
-
-def silent(text: str) -> None:
-    """Nobody listens."""
-
-
-@contextmanager
-def loading_for(run: object) -> Iterator[None]:
-    """Load what belongs to this run: a user's own code is called anew for each."""
-    token = _run.set(run)
-    try:
-        yield
-    finally:
-        _run.reset(token)
-
-
-def load_task(config: Config, tell: Tell = silent) -> Task:
-    """The configuration's task; built once per process and run (`loading_for`), and anew when its
-    budgets file or files of its data have changed. Raises as data, budgets and plan do."""
+    Without a `run` it may be any run's. Raises as data, budgets and plan do.
+    """
     data = _data_key(config.data)
-    key = config.to_json(), _content(config.budgets), *data
-    with _lock:
-        kept = _of_the_run(_cache, key)
-        if kept is None:
-            _cache.clear()
-            kept = _cache[_run.get(), *key] = _build(config, data, tell)
-        return kept
-
-
-def _of_the_run(cache: Mapping[tuple[object, ...], Kept], key: tuple[object, ...]) -> Kept | None:
-    """What is kept under this key for the run that is asked for; of any run, if none is."""
-    run = _run.get()
-    for (of, *rest), kept in cache.items():
-        if tuple(rest) == key and run in (None, of):
-            return kept
-    return None
+    content = config.to_json(), _content(config.budgets), *data
+    return run_cache.get("task", content, lambda: _build(config, data, tell, run), run=run)
 
 
 def _data_key(section: DataSection) -> tuple[object, ...]:
@@ -143,16 +107,9 @@ def _content(section: BudgetsSection) -> str:
         return ""
 
 
-def forget_data() -> None:
-    """Drop what this process keeps of tasks and data: the next `load_task` reads them again."""
-    with _lock:
-        _cache.clear()
-        _data_cache.clear()
-
-
-def _build(config: Config, key: tuple[object, ...], tell: Tell) -> Task:
-    require_readable(config.budgets, config.data, config.privacy.randomizer)
-    data = _load_data(config.data, key, tell)
+def _build(config: Config, key: tuple[object, ...], tell: Tell, run: Hashable) -> Task:
+    require_readable(config)
+    data = _load_data(config.data, key, tell, run)
     if config.run.entropy == "seeded":
         _require_inputs(data.inputs)
         if not data.regression:
@@ -161,7 +118,7 @@ def _build(config: Config, key: tuple[object, ...], tell: Tell) -> Task:
     return Task(
         **{**vars(data), **_whole_numbers(config, data)},
         budgets=budgets,
-        plan=make_plan(config, budgets, np.diff(data.offsets)),
+        plan=make_plan(config, budgets, np.diff(data.offsets), tell),
         loss=build_loss(config.model, data.classes, regression=data.regression),
     )
 
@@ -213,44 +170,66 @@ def _require_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell) -> Data:
+def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell, run: Hashable) -> Data:
     """The data of the last run in this process is kept: a sweep computes its features once. What a
     user's own code returns is kept for its run alone."""
     own = section.source not in STAMPED or ":" in section.features
-    key = (_run.get() if own else None, *key)
-    kept = _of_the_run(_data_cache, key[1:]) if own else _data_cache.get(key)
-    if kept is None:
-        _data_cache.clear()
-        tell(f"reading {section.source}")
-        records = load_records(section)
-        partition = make_partition(
-            section, records.train_labels, records.classes, records.train_clients
-        )
-        images = records.train_images[partition.order]
-        features = make_features(section, images.shape[1:])
-        if isinstance(features, FeatureMap):
-            if not section.validation:
-                features.require_range(records.test_images)
-            if features.costly and section.source in SHIPPED:
-                features = CachedFeatures(features)
-        whole = section.features == "none" and images.dtype.kind in "iu"
-        vectors: Features = features
-        if not section.validation:  # Else the test records are private ones.
-            try_features(section, images.shape[1:], records.test_images)
-        vectors.fit(images)
-        tell(f"features {section.features} of {len(images):,} records")
-        kept = _data_cache[key] = Data(
-            inputs=vectors_of(section, vectors, images),
-            labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
-            offsets=partition.offsets,
-            test_inputs=vectors_of(section, vectors, records.test_images),
-            test_labels=torch.from_numpy(records.targets(records.test_labels)),
-            classes=records.size,
-            regression=records.regression,
-            features_use_data=features.data_dependent,
-            fingerprint=records.fingerprint(),
-            record_shape=tuple(images.shape[1:]),
-            whole=(images, records.test_images) if whole else None,
-            names=client_names(section, records.train_clients),
-        )
-    return kept
+    return run_cache.get("data", key, lambda: _read(section, tell), run=run if own else None)
+
+
+PROGRESS_SECONDS = 2.0
+"""Between two lines that say how many features are computed."""
+
+
+def _progress_line(kind: str, tell: Tell) -> Callable[[int, int], None]:
+    """What tells, every few seconds, how many records have their features and how long the rest
+    will take."""
+    started = told = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told < PROGRESS_SECONDS or done == total:
+            return
+        told = now
+        left = (now - started) * (total - done) / done
+        tell(f"features {kind}: {done:,} of {total:,} records, about {left:.0f} s left")
+
+    return progress
+
+
+def _read(section: DataSection, tell: Tell) -> Data:
+    """Records as features, in the order of their clients."""
+    tell(f"reading {section.source}")
+    records = load_records(section)
+    partition = make_partition(
+        section, records.train_labels, records.classes, records.train_clients
+    )
+    images = records.train_images[partition.order]
+    features = make_features(section, images.shape[1:])
+    if isinstance(features, FeatureMap):
+        features.progress = _progress_line(section.features, tell)
+        if not section.validation_fraction:
+            features.require_range(records.test_images)
+        if features.costly and section.source in SHIPPED:
+            features = CachedFeatures(features)
+    whole = section.features == "none" and images.dtype.kind in "iu"
+    vectors: Features = features
+    if not section.validation_fraction:  # Else the test records are private ones.
+        try_features(section, images.shape[1:], records.test_images)
+    vectors.fit(images)
+    tell(f"features {section.features} of {len(images):,} records")
+    return Data(
+        inputs=vectors_of(section, vectors, images),
+        labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
+        offsets=partition.offsets,
+        test_inputs=vectors_of(section, vectors, records.test_images),
+        test_labels=torch.from_numpy(records.targets(records.test_labels)),
+        classes=records.size,
+        regression=records.regression,
+        features_use_data=features.data_dependent,
+        fingerprint=records.fingerprint(),
+        record_shape=tuple(images.shape[1:]),
+        whole=(images, records.test_images) if whole else None,
+        names=client_names(section, records.train_clients),
+    )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fl_shuffle.lazy import lazy_names
+from fl_shuffle._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_shuffle.flower.local_mod import LocalRandomizerMod

@@ -18,6 +18,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
+from fl_shuffle._internal.arrays import Ids, Mask
+from fl_shuffle._internal.refusal_log import RefusalLog
 from fl_shuffle.configuration.reading import SETTINGS
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import (
@@ -30,15 +32,15 @@ from fl_shuffle.errors import (
 from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import REPORTS, TOTAL, VALID, TrainRequest, expired, reply_with
 from fl_shuffle.flower.node_registry import held_clients, words_of
+from fl_shuffle.flower.private_api import CLIENT_APP_RAISED
 from fl_shuffle.flower.remote_shuffler import sender_of
 from fl_shuffle.flower.settings import SIMULATED
-from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.refusal_log import RefusalLog
+from fl_shuffle.gradients.clipper import Clipper
+from fl_shuffle.randomizers.calibration import Calibration
+from fl_shuffle.randomizers.personal import Randomizer
 from fl_shuffle.shuffler.exact_sums import ExactSum
-from fl_shuffle.shuffler.local import Ids, Mask
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.link import Sender
 
@@ -97,8 +99,7 @@ class Answer(Protocol):
     """The request's clients, as many at a time as are held in memory."""
 
     def add(self, reports: Tensor, clients: Ids) -> None:
-        """Take these clients' reports [m k, d], those of a batch together (or their sum [d], see
-        `SumAnswer`)."""
+        """Take these clients' reports [m k, d], those of a batch together."""
 
     def message(self) -> Message:
         """The reply."""
@@ -109,7 +110,7 @@ class ReportsAnswer:
     """Each report by itself [k, d]. The node's own record, if it keeps one, may forbid some."""
 
     request: Request
-    plan: RandomizerPlan
+    plan: Calibration
     node: Node
 
     def __post_init__(self) -> None:
@@ -163,7 +164,7 @@ class SumAnswer:
     """The exact sum [d] of the reports, and of which clients: for simulations, where the way to the
     server is dear. What is no honest report is left out, as the shuffler would leave it out."""
 
-    def __init__(self, request: Request, plan: RandomizerPlan, blocks: Iterable[Ids]) -> None:
+    def __init__(self, request: Request, plan: Calibration, blocks: Iterable[Ids]) -> None:
         self.blocks = blocks
         self._request = request
         self._largest = plan.largest
@@ -171,18 +172,25 @@ class SumAnswer:
         self._valid: list[Mask] = []
 
     def add(self, reports: Tensor, clients: Ids) -> None:
-        """See `Answer`: single reports [k, d], or their sum float64 [d]."""
-        largest = self._largest[clients]
-        if reports.dim() == 1:
-            taken = self._sum.add_sum(reports.cpu(), float(largest.sum()))
-            self._valid.append(np.full(len(clients), taken))
-        else:
-            self._valid.append(self._sum.add(reports, largest))
+        """See `Answer`."""
+        self._valid.append(self._sum.add(reports, self._largest[clients]))
 
     def message(self) -> Message:
         """See `Answer`: the sum, and nothing else."""
         arrays = {TOTAL: self._sum.total.numpy(), VALID: np.concatenate(self._valid)}
         return reply_with(self._request.message, **arrays)
+
+
+def answered(request: Request, answer: Answer, *, clip: Clipper, randomize: Randomizer) -> Message:
+    """Return the reply to a request, whose clients are clipped and randomized block by block.
+
+    The page `clients/app.py` and an app of a user's own both end with it.
+    """
+    for clients in answer.blocks:
+        means = clip(request.model, clients, request.round)
+        reports = randomize(means, clients, request.round)
+        answer.add(reports, clients)
+    return answer.message()
 
 
 def failed(message: Message, context: Context, error: Exception) -> Message:

@@ -17,14 +17,14 @@ CLIENT_LOG = "fl_shuffle.client"
 OTHERS_MAY_NOT = 0o077
 """Of the files that a process creates: nobody but its user reads them."""
 
-Said = list[dict[str, Any]]
+LogRecords = list[dict[str, Any]]
 """Log records as plain attributes: they go from one process to another."""
 
 
 class _Kept(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.said: Said = []
+        self.said: LogRecords = []
 
     def emit(self, record: logging.LogRecord) -> None:
         # The template stays apart from its values: the terminal shows each template once.
@@ -36,7 +36,7 @@ class _Kept(logging.Handler):
 
 
 @contextmanager
-def kept_from_disk() -> Iterator[Said]:
+def kept_from_disk() -> Iterator[LogRecords]:
     """Within it nothing that this process's Python code prints or logs reaches a file of Ray's;
     returns the list of what clients log."""
     log, kept = logging.getLogger(CLIENT_LOG), _Kept()
@@ -52,7 +52,7 @@ def kept_from_disk() -> Iterator[Said]:
         log.handlers, log.propagate = handlers, propagate
 
 
-def say_here(said: Said) -> None:
+def say_here(said: LogRecords) -> None:
     """Log what clients have logged in another process."""
     for record in said:
         logging.getLogger(record["name"]).handle(logging.makeLogRecord(record))

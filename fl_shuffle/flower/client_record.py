@@ -1,14 +1,14 @@
 """A site's own record of what its clients have sent, independent of the server's ledger.
 
-A SuperNode started with `--node-config 'record="/path/file.sqlite" lifetime-epsilon=8.0'` writes
-every report down before it leaves, and sends no report that would take the account which it belongs
-to above the limit, whatever the server asks, in whichever run.
+A SuperNode started with `--node-config 'budget-store="/path/file.sqlite" lifetime-epsilon=8.0'`
+writes every report down before it leaves, and sends no report that would take the account which it
+belongs to above the limit, whatever the server asks, in whichever run.
 
 A run's client numbers are no accounts: the server's configuration says which records a number
 holds, and forty runs that deal the records anew would give a person forty numbers. Without further
-settings the whole site has one account. With `record-config`, the site's own copy of the study's
-configuration, the site itself says whose records a client's are: a run that deals them otherwise
-is refused.
+settings the whole site has one account. With `budget-store-config`, the site's own copy of the
+study's configuration, the site itself says whose records a client's are: a run that deals them
+otherwise is refused.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle._internal.durable_files import OWNER_ONLY
+from fl_shuffle._internal.renamed import warn_renamed
+from fl_shuffle.accounting.client_classes import ClientClass
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config, DataSection
-from fl_shuffle.durable_files import OWNER_ONLY
 from fl_shuffle.errors import ConfigError, require_open_unit, require_real
 
-RECORD = "record"
-RECORD_CONFIG = "record-config"
+BUDGET_STORE = "budget-store"
+OLD_BUDGET_STORE = "record"
+"""What version 0.2 calls it: a node that names one keeps counting."""
+OLD_STORE_CONFIG = "record-config"
+"""The same; without it the site would have one account, and no check of how records are dealt."""
+STORE_CONFIG = "budget-store-config"
 LIFETIME_EPSILON = "lifetime-epsilon"
 LIFETIME_DELTA = "lifetime-delta"
 DEFAULT_DELTA = 1e-5
@@ -88,17 +93,17 @@ class Accounts:
         return json.dumps({"unit": self.unit, "data": self.whose}, sort_keys=True)
 
 
-class Spent(NamedTuple):
+class SpentBudget(NamedTuple):
     """What reports cost together: squares of the Gaussian mu, epsilons and deltas that add up."""
 
     squares: float = 0.0
     epsilon: float = 0.0
     delta: float = 0.0
 
-    def plus(self, cost: tuple[float, float, float]) -> Spent:
+    def plus(self, cost: tuple[float, float, float]) -> SpentBudget:
         """The same with a report of this (mu, epsilon, delta)."""
         mu, epsilon, delta = cost
-        return Spent(self.squares + mu * mu, self.epsilon + epsilon, self.delta + delta)
+        return SpentBudget(self.squares + mu * mu, self.epsilon + epsilon, self.delta + delta)
 
     def within(self, epsilon: float, delta: float) -> bool:
         """Whether this is at most (epsilon, delta), for reports of one kind: Gaussian ones compose
@@ -122,9 +127,8 @@ class ClientRecord:
 
     The server may choose every report in view of those before it. Then a limit is valid if it is
     one number of Gaussian reports, the sum of squares of their mu, or one of each of the sums of
-    epsilons and deltas; it is not where both kinds share it (docs/proofs.md, section 10). So a file
-    holds reports of one kind, that of the first.
-    """
+    epsilons and deltas; it is not where both kinds share it (docs/research/proofs, section 10). So
+    a file holds reports of one kind, that of the first."""
 
     def __init__(
         self, path: Path, epsilon: float, delta: float, accounts: Accounts | None = None
@@ -151,16 +155,29 @@ class ClientRecord:
         whole site has one account. Raises `ConfigError` for half of a record, and for a run whose
         reports it could not count.
         """
-        path, epsilon = node_config.get(RECORD), node_config.get(LIFETIME_EPSILON)
-        own = node_config.get(RECORD_CONFIG)
+        if OLD_BUDGET_STORE in node_config:
+            if BUDGET_STORE in node_config:
+                raise ConfigError(
+                    f"node-config names a {OLD_BUDGET_STORE} and a {BUDGET_STORE}, its name today: "
+                    f"leave out {OLD_BUDGET_STORE}"
+                )
+            warn_renamed(f"node-config {OLD_BUDGET_STORE}", BUDGET_STORE)
+        if OLD_STORE_CONFIG in node_config:
+            raise ConfigError(
+                f"node-config names a {OLD_STORE_CONFIG}, which is now called {STORE_CONFIG}: "
+                "write the new name"
+            )
+        path = node_config.get(BUDGET_STORE, node_config.get(OLD_BUDGET_STORE))
+        epsilon = node_config.get(LIFETIME_EPSILON)
+        own = node_config.get(STORE_CONFIG)
         if path is None and epsilon is None and own is None:
             return None
-        for name, value in ((RECORD, path), (RECORD_CONFIG, own)):
+        for name, value in ((BUDGET_STORE, path), (STORE_CONFIG, own)):
             absolute = isinstance(value, str) and Path(value).is_absolute()
-            if not absolute and (name == RECORD or value is not None):
+            if not absolute and (name == BUDGET_STORE or value is not None):
                 raise ConfigError(f"node-config {name} = {value!r}: must be an absolute file name")
         if epsilon is None:
-            raise ConfigError(f"node-config names a {RECORD} and no {LIFETIME_EPSILON}")
+            raise ConfigError(f"node-config names a {BUDGET_STORE} and no {LIFETIME_EPSILON}")
         _require_countable(config, features_use_data)
         accounts = _accounts(config, None if own is None else str(own), dealt, names)
         delta = node_config.get(LIFETIME_DELTA, DEFAULT_DELTA)
@@ -189,7 +206,7 @@ class ClientRecord:
                     database.execute("UPDATE counted SET noise = ?", (noise,))
                 database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            raise ConfigError(f"node-config {RECORD} = {self._path}: {error}") from None
+            raise ConfigError(f"node-config {BUDGET_STORE} = {self._path}: {error}") from None
         return np.array(sent, dtype=bool)
 
     @contextlib.contextmanager
@@ -209,7 +226,7 @@ class ClientRecord:
     def _require_mine(self, database: sqlite3.Connection) -> None:
         """Raise `ConfigError` for a file that counts anything but these accounts; a new file counts
         them from now on."""
-        where = f"node-config {RECORD} = {self._path}"
+        where = f"node-config {BUDGET_STORE} = {self._path}"
         (version,) = database.execute("PRAGMA user_version").fetchone()
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
         if not version and not tables:
@@ -232,7 +249,7 @@ class ClientRecord:
         if counted != self._accounts.text:
             now = _words_of(self._accounts.text)
             raise ConfigError(
-                f"{where}: counts {_words_of(counted)}, and this node {now}; put {RECORD_CONFIG} "
+                f"{where}: counts {_words_of(counted)}, and this node {now}; put {STORE_CONFIG} "
                 "back as it was, or name a new file"
             )
 
@@ -244,9 +261,9 @@ class ClientRecord:
         held = str(first or kinds[0])
         if any(noise != held for noise in kinds):
             raise ConfigError(
-                f"privacy.randomizer: node-config {RECORD} = {self._path} holds reports of {held}, "
-                "and those of another kind of noise would share its limit, which is proven for one "
-                "kind alone; name a file of their own"
+                f"privacy.randomizer: node-config {BUDGET_STORE} = {self._path} holds reports of "
+                f"{held}, and those of another kind of noise would share its limit, which is "
+                "proven for one kind alone; name a file of their own"
             )
         return held
 
@@ -261,11 +278,11 @@ class ClientRecord:
         """Write down those of these clients' reports that may be sent; which those are."""
         before = database.execute("SELECT client FROM sent WHERE run = ? AND round = ?", at)
         repeated = {client for (client,) in before}
-        accounts, spent = self._accounts.of(clients), dict[str, Spent]()
+        accounts, spent = self._accounts.of(clients), dict[str, SpentBudget]()
         sent = []
         for client, account, kind in zip(clients.tolist(), accounts, classes, strict=True):
             if account not in spent:
-                spent[account] = Spent(
+                spent[account] = SpentBudget(
                     *database.execute(
                         "SELECT total(mu * mu), total(epsilon), total(delta) FROM sent "
                         "WHERE account = ?",
@@ -284,7 +301,7 @@ class ClientRecord:
 
 
 def _cost(kind: ClientClass, times: int) -> tuple[float, float, float]:
-    """(mu, epsilon, delta) of so many reports: a Gaussian part and a part that just adds up."""
+    """(mu, epsilon, delta) of this number of reports: a Gaussian part, and a part that adds up."""
     if kind.noise == "gaussian":
         return kind.exposure * math.sqrt(times), 0.0, 0.0
     if kind.noise == "laplace":
@@ -319,7 +336,7 @@ def _accounts(
     site = None if own is None else resolve_config(own)
     unit = "client" if site is None else site.privacy.unit
     if config.privacy.unit != unit:
-        remedy = f"name the study's configuration as {RECORD_CONFIG}" if site is None else "use it"
+        remedy = f"name the study's configuration as {STORE_CONFIG}" if site is None else "use it"
         raise ConfigError(
             f"privacy.unit = {config.privacy.unit!r}: this node's record counts for {unit!r}; "
             f"{remedy}"

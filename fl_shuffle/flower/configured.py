@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
@@ -10,17 +11,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import nn
 
+from fl_shuffle._internal.threads import keep_one_thread
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, suggestion
-from fl_shuffle.federation import RunParts
+from fl_shuffle.federation.optimizer import ServerOptimizer
+from fl_shuffle.federation.parts import RunParts
 from fl_shuffle.flower import strategy
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.messages import vector_of
 from fl_shuffle.flower.node_registry import QUERY_SECONDS, holdings
 from fl_shuffle.flower.server_errors import require_run_config
 from fl_shuffle.flower.settings import require_same_app_config
-from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs.run import try_saving
-from fl_shuffle.threads import keep_one_thread
 
 _NO_METRICS = "metrics of clients are exact numbers about private records, and never leave them"
 NOT_TAKEN = {
@@ -36,8 +38,6 @@ NOT_TAKEN = {
     "evaluate_metrics_aggr_fn": _NO_METRICS,
 }
 """What stock strategies take and this one cannot: why not."""
-STRATEGY = "fl_shuffle.pages.server.app:strategy_of"
-"""On the page that built-in runs play, above this package."""
 NO_MOD = "app.client must be a ShuffleClientApp, which reports whatever its training does"
 """What to look at where nobody has sent a report."""
 
@@ -102,10 +102,8 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         first = {} if evaluate_fn is None else strategy.metrics_in(evaluate_fn(0, initial_arrays))
         self._require_mod(grid)
         try_saving(self._parts.state(initial_arrays))
-        opened = load_attribute(STRATEGY, field="")
-        given = self._parts, grid, self._context, trained, tuple(first), frozen
         settings = train_config or ConfigRecord()
-        with opened(*given) as played:
+        with self._opened(grid, trained, tuple(first), frozen) as played:
             try:
                 result: Result = played.start(
                     grid, trained, rounds, timeout, settings, evaluate_fn=evaluate_fn
@@ -117,6 +115,38 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         if first:
             result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
         return result
+
+    @contextmanager
+    def _opened(
+        self, grid: Grid, arrays: ArrayRecord, metrics: tuple[str, ...], frozen: Frozen | None
+    ) -> Iterator[strategy.ShuffleStrategy]:
+        """Yield the strategy that trains `arrays`, while its run directory is open.
+
+        The parts and their order are those of `server/app.py`. `metrics` names what the user's
+        server measures; `frozen` holds the arrays of its model that are not trained.
+        """
+        parts, context = self._parts, self._context
+        model = vector_of(arrays)
+        dimension = len(model)
+        nodes = parts.nodes(grid)
+        accountant = parts.accountant(dimension)
+        with parts.open_ledger(grid, context, accountant, dimension, metrics) as ledger:
+            begun = ledger.resumed
+            optimizer = ServerOptimizer(parts.config.server, model, begun.optimizer_state)
+            shuffler = parts.shuffler(context, ledger.run, dimension, begun.counted)
+            played = strategy.ShuffleStrategy(
+                shuffler=shuffler,
+                ledger=ledger,
+                optimizer=optimizer,
+                schedule=parts.schedule,
+                nodes=nodes,
+                analyzer=parts.analyzer,
+                frozen=frozen,
+                keep=parts.keeper(ledger),
+            )
+            yield played
+            ledger.finish(parts.state(played.released()), played.stopped, failed=played.failed)
+            shuffler.forget(ledger.rounds)
 
     def _require_mod(self, grid: Grid) -> None:
         """Raise `ConfigError` where a simulated node's app cannot say which clients it plays.

@@ -1,7 +1,7 @@
 """Mistakes in a user's own app, told from clients that fail: in simulations, in the first round.
 
 A client whose training fails reports a zero update with its noise, like any other: that it failed
-may hang on its records. Where everybody fails for the same line of code a run would go on to its
+may depend on its records. Where everybody fails for the same line of code a run would go on to its
 end, and train on noise alone.
 """
 
@@ -17,7 +17,7 @@ from fl_shuffle.errors import ProgramError, text_of
 from fl_shuffle.flower.settings import APP_ROOT
 
 FEW = 3
-"""So many clients that fail alike, and nobody before them who does not, are a mistake."""
+"""This number of clients that fail alike, with none before them that does not, is a mistake."""
 PROGRAM_FAILS = 77
 """Code of a node's error reply that tells of one; its reason says which."""
 LONGEST = 400

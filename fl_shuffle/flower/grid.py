@@ -6,9 +6,7 @@ The same ServerApp and ClientApp run unchanged on Flower's Simulation and Deploy
 from __future__ import annotations
 
 import ast
-import itertools
 import logging
-import secrets
 import sys
 import threading
 import time
@@ -22,13 +20,18 @@ from typing import Any
 
 import torch
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from fl_shuffle.errors import FlShuffleError, ProgramError, text_of
+from fl_shuffle.flower.private_api import (
+    CLIENT_APP_RAISED,
+    Run,
+    UserConfig,
+    adopt_task_identity,
+    new_run,
+    stamp,
+)
 from fl_shuffle.flower.settings import SIMULATED
 
 log = logging.getLogger("fl_shuffle.client.engine")
@@ -36,15 +39,13 @@ log = logging.getLogger("fl_shuffle.client.engine")
 Take = Callable[[int, Message], None]
 """What is done with a reply: (position of the request, reply)."""
 
-CLIENT_APP_RAISED = 2
-"""Flower's own code for an app that raised."""
 POLL_SECONDS = 0.05
 """Pause between two questions for replies."""
 # Polling costs the SuperLink work: after a long silence it is done more seldom.
 LONGEST_POLL_SECONDS = 1.0
 POLL_SHARE = 0.05
 SHOWN = 120
-"""So many characters of what a client raised are kept."""
+"""Number of characters that are kept of a client's error."""
 
 # A worker that comes back from a kernel waits this long for the interpreter while another thread
 # computes in Python. CPython's 5 ms are as long as the kernels: they cost a third of a round.
@@ -60,21 +61,6 @@ class NamedError(Error):
     def __init__(self, cause: str) -> None:
         super().__init__(code=CLIENT_APP_RAISED)
         self.cause = cause
-
-
-_message_number = itertools.count(1)
-
-
-def adopt_task_identity(run_id: int) -> None:
-    """Give messages built in this process their sender (private in Flower 1.41; only here)."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, run_id
-
-
-def stamp(message: Message) -> Message:
-    """Give a message an identifier, as a SuperLink would (likewise private)."""
-    # Not a random one: a system call would hand the interpreter to a worker that just started.
-    message.metadata.__dict__["_message_id"] = f"{next(_message_number):032x}"
-    return message
 
 
 class InProcessGrid(Grid):
@@ -102,7 +88,7 @@ class InProcessGrid(Grid):
         self._trusted = trusted
         self.observer = observer
         self._app = client_app
-        self._run = Run.create_empty(run_id=secrets.randbits(62))
+        self._run = new_run()
         adopt_task_identity(self._run.run_id)
         parse_one_at_a_time()
         config: UserConfig = dict(run_config)  # type: ignore[arg-type]
@@ -146,7 +132,7 @@ class InProcessGrid(Grid):
 
     def begin(self, call: Callable[[], None]) -> None:
         """Have a node's thread do this beside the ServerApp: something that later requests would
-        do themselves, for nobody hears what it raises."""
+        do themselves, because no caller receives what it raises."""
 
         def begun() -> None:
             with self._beginning:

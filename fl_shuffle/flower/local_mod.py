@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
+from fl_shuffle.accounting.distributions.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import (
     ConfigError,
     InvalidValueError,
@@ -23,19 +23,29 @@ from fl_shuffle.errors import (
 )
 from fl_shuffle.flower.answers import failed
 from fl_shuffle.flower.client_logs import quiet_on_ray
-from fl_shuffle.flower.client_record import LIFETIME_EPSILON, RECORD, RECORD_CONFIG
-from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
+from fl_shuffle.flower.client_record import (
+    BUDGET_STORE,
+    LIFETIME_EPSILON,
+    OLD_BUDGET_STORE,
+    OLD_STORE_CONFIG,
+    STORE_CONFIG,
+)
+from fl_shuffle.flower.messages import MODEL_RECORD, ArrayLayout, model_in
 from fl_shuffle.flower.mods import OwnClients, unanswered
 from fl_shuffle.flower.remote_shuffler import SHUFFLER
 from fl_shuffle.gradients.clipper import ClippedRows
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.run_words import METRICS_STAY
-from fl_shuffle.seeds import KEY_BYTES
+from fl_shuffle.randomizers.seeds import KEY_BYTES
+from fl_shuffle.runs.console_messages import METRICS_STAY
 
 log = logging.getLogger("fl_shuffle.client")
 
 ITSELF = np.zeros(1, dtype=np.int64)
+NOT_HERE = (
+    SHUFFLER, BUDGET_STORE, OLD_BUDGET_STORE, LIFETIME_EPSILON, STORE_CONFIG, OLD_STORE_CONFIG,
+)  # fmt: skip
+"""Keys of a node's configuration that this mod does not serve."""
 
 
 class LocalRandomizerMod:
@@ -88,7 +98,7 @@ class LocalRandomizerMod:
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.EVALUATE):
             return unanswered(message)
-        for name in (SHUFFLER, RECORD, LIFETIME_EPSILON, RECORD_CONFIG):
+        for name in NOT_HERE:
             if name in context.node_config:
                 does = "sends its reports to the server" if name == SHUFFLER else "counts nothing"
                 raise ConfigError(
@@ -107,11 +117,11 @@ class LocalRandomizerMod:
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> ArrayRecord:
         """The received arrays minus the report."""
-        layout = Layout.of(model_in(message.content))
+        layout = ArrayLayout.of(model_in(message.content))
         itself = OwnClients(layout, lambda _: nullcontext((message, context)))
         model = torch.from_numpy(layout.flatten(model_in(message.content)))
         updates = partial(itself.updates, call_next)
         clip = ClippedRows(updates, self._clip, self._randomizer.norm)
         stream = NoiseStream(os.urandom(KEY_BYTES), len(model), bits=64)
-        report = self._randomizer.reports(clip(model, ITSELF), ITSELF, stream)[0]
+        report = self._randomizer.reports(clip(model, ITSELF, 0), ITSELF, stream)[0]
         return layout.record((model - report).numpy())

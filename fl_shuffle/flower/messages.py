@@ -12,8 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from io import BytesIO
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -25,13 +23,14 @@ from torch import Tensor
 
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.grid import NamedError
+from fl_shuffle.flower.private_api import LocalArray
 from fl_shuffle.shuffler.local import PartialSum, Reports
 
 REPORTS = "reports"
 TOTAL, VALID = "total", "valid"
 """Of a simulated node: the exact sum of its clients' reports, and of which."""
 CLOCKS_APART_SECONDS = 60.0
-"""A node's clock may be off by so much before it takes a request for an expired one."""
+"""Largest error of a node's clock before it treats a request as expired."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
 MODEL_RECORD = "arrays"
 CONFIG_RECORD = "config"
@@ -45,47 +44,12 @@ FLOATING = ("float16", "float32", "float64")
 """Of a model's arrays: training is done in float32, and they go back as they came."""
 
 
-class _LocalArray(Array):
-    """An `Array` that holds a NumPy array and serializes it only if its bytes are asked for.
-
-    Inside one process a report then travels by reference: the client gives its array away. What is
-    `shared` (a model that goes to many clients) is copied for each reader, so that none can change
-    what another sees. Flower keys its object store by class name, so this class carries the name of
-    the one it stands for.
-    """
-
-    def __init__(self, values: NDArray[Any], *, shared: bool) -> None:
-        self.dtype = _name_of(values.dtype)
-        self.shape = tuple(values.shape)
-        self.stype = "numpy.ndarray"
-        self.values = values  # for who only reads
-        self._shared = shared
-
-    @cached_property
-    def data(self) -> bytes:  # type: ignore[override]
-        buffer = BytesIO()
-        np.save(buffer, self.values, allow_pickle=False)
-        return buffer.getvalue()
-
-    def numpy(self) -> NDArray[Any]:
-        """The array itself, or a copy of a shared one."""
-        return self.values.copy() if self._shared else self.values
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Array, (self.dtype, self.shape, self.stype, self.data))
-
-
-_LocalArray.__qualname__ = Array.__qualname__
-_name_of = lru_cache(maxsize=64)(str)
-"""Of a type: NumPy puts it together anew each time."""
-
-
 def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRecord:
-    """A record of arrays that travel by reference within a process; `shared`: see `_LocalArray`."""
+    """A record of arrays that travel by reference within a process; `shared`: see `LocalArray`."""
     record = ArrayRecord()
     for name, values in arrays.items():
         # Not through the constructor: it serializes every array into a new `Array`.
-        record[name] = _LocalArray(values, shared=shared)
+        record[name] = LocalArray(values, shared=shared)
     return record
 
 
@@ -104,7 +68,7 @@ def float32_array(array: Array) -> NDArray[np.float32] | None:
 
     What it declares, its header and its size must agree; only then is it read.
     """
-    if isinstance(array, _LocalArray):
+    if isinstance(array, LocalArray):
         values = array.numpy()
         return values if isinstance(values, np.ndarray) and values.dtype == np.float32 else None
     data = array.data
@@ -121,7 +85,7 @@ def float32_array(array: Array) -> NDArray[np.float32] | None:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArrayLayout:
     """Names, shapes and types of the arrays that a flat float32 parameter vector stands for."""
 
     names: tuple[str, ...]
@@ -129,7 +93,7 @@ class Layout:
     dtypes: tuple[str, ...]
 
     @classmethod
-    def of(cls, record: ArrayRecord) -> Layout:
+    def of(cls, record: ArrayRecord) -> ArrayLayout:
         """The layout of a record. Raises `InvalidValueError` for one without numbers, and for
         arrays that are not of NumPy's floating types."""
         for name, array in record.items():
@@ -160,7 +124,7 @@ class Layout:
         Raises `KeyError` for one that is missing, `InvalidValueError` for another number of values.
         """
         held = [record[name] for name in self.names]
-        parts = [each.values if isinstance(each, _LocalArray) else each.numpy() for each in held]
+        parts = [each.values if isinstance(each, LocalArray) else each.numpy() for each in held]
         count = sum(part.size for part in parts)
         if count != self.size:
             raise InvalidValueError("arrays", count, f"must be the model's {self.size} numbers")
@@ -168,7 +132,7 @@ class Layout:
         return np.concatenate([part.reshape(-1) for part in parts], out=vector, casting="unsafe")
 
     def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
-        """A record of the vector, cut into the layout's arrays; whoever reads one gets a copy."""
+        """A record of the vector, cut into the layout's arrays; each reader gets a copy."""
         arrays, start = dict[str, NDArray[Any]](), 0
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             end = start + math.prod(shape)
@@ -178,8 +142,8 @@ class Layout:
 
 
 def vector_of(arrays: ArrayRecord) -> Tensor:
-    """The arrays as one vector, float32 [d]; raises as `Layout.of` does."""
-    return torch.from_numpy(Layout.of(arrays).flatten(arrays))
+    """The arrays as one vector, float32 [d]; raises as `ArrayLayout.of` does."""
+    return torch.from_numpy(ArrayLayout.of(arrays).flatten(arrays))
 
 
 @dataclass(frozen=True, eq=False)

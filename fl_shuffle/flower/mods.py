@@ -23,21 +23,22 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_shuffle._internal.arrays import Ids
 from fl_shuffle.errors import ConfigError, ProgramError, RunError, text_of
-from fl_shuffle.federation import RunParts
+from fl_shuffle.federation.parts import RunParts
 from fl_shuffle.flower import messages
-from fl_shuffle.flower.answers import Request, failed, refusals
+from fl_shuffle.flower.answers import Request, answered, failed, refusals
 from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS, FirstTrainings
 from fl_shuffle.flower.frozen import Frozen
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED, kept_default_dtype
+from fl_shuffle.flower.grid import kept_default_dtype
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS
 from fl_shuffle.flower.own_records import NodeFault, OwnRecords, RecordGradients, RecordsOf
+from fl_shuffle.flower.private_api import CLIENT_APP_RAISED
 from fl_shuffle.flower.settings import SIMULATED, is_simulated
 from fl_shuffle.gradients.clipper import ClippedRows, Clipper
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.randomizers.base import Ids
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -87,8 +88,8 @@ class ShuffleClientApp(ClientApp):
 
     A client's report is then the clipped gradient of its records on the received model, as in the
     framework's own runs; with `privacy.unit = "record"` each record's by itself, in the mean of
-    `data.records` of them. `model()` is a torch module with the names and shapes of the server's
-    arrays; `loss(outputs, y)` gives a number for each record.
+    `data.records_per_client` of them. `model()` is a torch module with the names and shapes of the
+    server's arrays; `loss(outputs, y)` gives a number for each record.
     """
 
     def __init__(
@@ -149,16 +150,13 @@ class ShuffleClientApp(ClientApp):
         request = parts.request(message, context)
         answer = parts.answer(request)
         clip = self._clipper(parts, request, call_next)
-        for clients in answer.blocks:
-            means = clip(request.model, clients)
-            answer.add(parts.randomizer(means, clients, request.round), clients)
-        return answer.message()
+        return answered(request, answer, clip=clip, randomize=parts.randomizer)
 
     def _clipper(self, parts: RunParts, request: Request, call_next: ClientAppCallable) -> Clipper:
         """Of the app's updates, or of the gradients of its records."""
         config, declared = parts.config, parts.config.privacy.randomizer == "declared"
         clients = OwnClients(
-            messages.Layout.of(messages.model_in(request.message.content)),
+            messages.ArrayLayout.of(messages.model_in(request.message.content)),
             partial(as_client, request, config.data.clients),
             parts.first_trainings if is_simulated(config, request.context.node_config) else None,
         )
@@ -207,18 +205,23 @@ def as_client(request: Request, count: int, client: int) -> Iterator[tuple[Messa
 class OwnClients:
     """A request's clients, each asked by itself for a row.
 
-    Zero where that fails: whether it fails hangs on its records, so that nothing but this node's
+    Zero where that fails: whether it fails depends on its records, so that nothing but this node's
     log may tell. What fails without them is raised (`NodeFault`), and the request is not answered.
     `layout` is that of the model; `as_client` gives a client's message and context; `first` raises
     `ProgramError` for the app's mistake.
     """
 
-    layout: messages.Layout
+    layout: messages.ArrayLayout
     as_client: Callable[[int], AbstractContextManager[tuple[Message, Context]]]
     first: FirstTrainings | None = None
 
     def updates(
-        self, call_next: ClientAppCallable, model: Tensor, clients: Ids, tally: NonfiniteRecords
+        self,
+        call_next: ClientAppCallable,
+        model: Tensor,
+        clients: Ids,
+        _round: int,
+        tally: NonfiniteRecords,
     ) -> Tensor:
         """`Rows` of the app's own training: (received - trained) of each client, float32 [k, d];
         what is not finite is the clipper's affair."""
@@ -236,12 +239,14 @@ class OwnClients:
 
         return self._rows(clients, update)
 
-    def means(self, gradients: RecordGradients, model: Tensor, clients: Ids) -> Tensor:
+    def means(
+        self, gradients: RecordGradients, model: Tensor, clients: Ids, round_number: int
+    ) -> Tensor:
         """A `Clipper` of the app's own records, each client's by itself."""
 
         def mean(message: Message, context: Context, row: NDArray[np.float32]) -> None:
             client = int(context.node_config[PARTITION])
-            row[:] = gradients.row(model, client, context).cpu().numpy()
+            row[:] = gradients.row(model, client, round_number, context).cpu().numpy()
 
         return self._rows(clients, mean)
 

@@ -29,7 +29,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fl_shuffle.csv_files import read_table, whole_number
+from fl_shuffle._internal.csv_files import read_table, whole_number
 from fl_shuffle.errors import ConfigError, RunError, require_integer
 from fl_shuffle.flower.grid import exchange
 from fl_shuffle.flower.messages import record_in
@@ -48,12 +48,12 @@ SHARED = 0
 """In the place of an owner: node ids are positive."""
 COLUMNS = ("supernode", "partition-id", "num-partitions")
 LARGEST_NODE_ID = 2**64 - 1
-"""Flower draws them from so many."""
+"""Flower draws them from this many."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _NODE_ID = re.compile(r"[1-9][0-9]{0,19}")
 
 
-class Partition(NamedTuple):
+class ClientOwners(NamedTuple):
     """Who plays which clients: `owner` [clients], a node id or `SHARED`, and whom to ask for the
     clients of each owner. Clients that no connected node holds have nobody in `nodes`."""
 
@@ -163,7 +163,7 @@ def reply_with_holding(question: Message, context: Context, clients: int) -> Mes
 
 
 def holding_in(reply: Message, clients: int) -> range | None:
-    """The clients, of so many, in a node's answer; None if it names no range of them."""
+    """The clients in a node's answer; None if it names no range of all clients."""
     record = None if reply.has_error() else record_in(reply.content, HOLDING_RECORD, ConfigRecord)
     if record is None:
         return None
@@ -215,9 +215,9 @@ class NodeRegistry:
     def __post_init__(self) -> None:
         self._held: dict[int, range] = {}  # in the order of arrival
         self._again: dict[int, tuple[float, float]] = {}  # who is silent: when, and after how long
-        self._partition = Partition(np.zeros(self.clients, np.uint64), {})
+        self._partition = ClientOwners(np.zeros(self.clients, np.uint64), {})
 
-    def partition(self, grid: Grid) -> Partition:
+    def partition(self, grid: Grid) -> ClientOwners:
         """Who plays which clients now. Raises `RunError` if there is no node."""
         nodes, now = wait_for_nodes(grid, self.timeout, known=self._held), time.monotonic()
         gone = self._held.keys() - nodes
@@ -262,7 +262,7 @@ class NodeRegistry:
                 log.warning("node %d is asked again later", node)
         return answers.items()
 
-    def _sorted_out(self) -> Partition:
+    def _sorted_out(self) -> ClientOwners:
         owner, free = np.full(self.clients, SHARED, np.uint64), []
         for node, held in self._held.items():
             taken = owner[held.start : held.stop]
@@ -281,7 +281,7 @@ class NodeRegistry:
             if not free:
                 nobody = int((owner == SHARED).sum())
                 log.warning("no connected node holds %d of the clients", nobody)
-        return Partition(owner, nodes)
+        return ClientOwners(owner, nodes)
 
 
 def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> list[int]:

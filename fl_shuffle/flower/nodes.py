@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from itertools import cycle, pairwise, zip_longest
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from fl_shuffle._internal.arrays import Ids, Mask
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
-from fl_shuffle.flower.node_registry import SHARED, NodeRegistry, Partition, SuperNodeFile
+from fl_shuffle.flower.node_registry import SHARED, ClientOwners, NodeRegistry, SuperNodeFile
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
-from fl_shuffle.shuffler.local import Ids, Mask
 
 Blocks = Callable[[Ids], Ids]
 """Ascending client ids -> where blocks begin among them, and the end."""
@@ -28,16 +29,38 @@ def every_client(clients: Ids) -> Ids:
     return np.arange(len(clients) + 1)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Broadcast:
+    """What every request of a run carries beside the model: `train_config`, which a user's own app
+    finds beside the round's number, and the records `beside`. A request is given up after `timeout`
+    seconds.
+    """
+
+    timeout: float
+    train_config: Mapping[str, Any] | None = None
+    beside: Mapping[str, ArrayRecord | ConfigRecord] = field(default_factory=dict)
+
+    def messages(
+        self, assignments: Sequence[Assignment], model: ArrayRecord, facts: Mapping[str, str]
+    ) -> Iterator[Message]:
+        """The requests with their model, as they travel; `facts` are the shuffler's."""
+        for request, node in assignments:
+            beside = dict(self.beside)
+            if self.train_config is not None:
+                config = {**self.train_config, SERVER_ROUND: request.round_number}
+                beside[CONFIG_RECORD] = ConfigRecord(config)
+            yield request.message(model, node, self.timeout, beside, facts)
+
+
+@dataclass(frozen=True)
 class Nodes:
-    """The connected nodes, and a round's requests to them.
+    """The connected nodes, and which of them is asked for whose reports.
 
     `blocks`: which clients are computed together; requests are made of whole blocks, so that bits
-    do not hang on the number of nodes. `summed`: nodes (simulated ones) may answer with the sum of
-    their clients' reports. `simulated`: what they say is wrong with their app is believed. A
-    request is given up after `timeout` seconds. `supernodes`: which node plays which part, as the
-    operator says. With every request goes `train_config`, what a user's own app finds beside the
-    round, and the records `beside`.
+    do not depend on the number of nodes. `summed`: nodes (simulated ones) may answer with the sum
+    of their clients' reports. `simulated`: what they say is wrong with their app is believed. A
+    request is given up after `timeout` seconds, unless the strategy gets another number.
+    `supernodes`: which node plays which part, as the operator says.
     """
 
     clients: int
@@ -47,11 +70,10 @@ class Nodes:
     summed: bool = False
     simulated: bool = False
     supernodes: SuperNodeFile | None = None
-    train_config: Mapping[str, Any] | None = None
-    beside: Mapping[str, ArrayRecord | ConfigRecord] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._registry = NodeRegistry(self.clients, self.timeout, self.supernodes)
+    @cached_property
+    def _registry(self) -> NodeRegistry:
+        return NodeRegistry(self.clients, self.timeout, self.supernodes)
 
     def assignments(
         self, grid: Grid, number: int, allowed: Mask, dimension: int
@@ -76,22 +98,11 @@ class Nodes:
             if nodes:
                 yield TrainRequest(number, np.array([client])), nodes[place % len(nodes)]
 
-    def messages(
-        self, assignments: Sequence[Assignment], model: ArrayRecord, facts: Mapping[str, str]
-    ) -> Iterator[Message]:
-        """The requests with their model, as they travel; `facts` are the shuffler's."""
-        for request, node in assignments:
-            beside = dict(self.beside)
-            if self.train_config is not None:
-                config = {**self.train_config, SERVER_ROUND: request.round_number}
-                beside[CONFIG_RECORD] = ConfigRecord(config)
-            yield request.message(model, node, self.timeout, beside, facts)
-
-    def _partition(self, grid: Grid) -> Partition:
+    def _partition(self, grid: Grid) -> ClientOwners:
         """See `NodeRegistry.partition`; in one process every node can play every client."""
         if isinstance(grid, InProcessGrid):
             owner = np.full(self.clients, SHARED, np.uint64)
-            return Partition(owner, {SHARED: sorted(grid.get_node_ids())})
+            return ClientOwners(owner, {SHARED: sorted(grid.get_node_ids())})
         return self._registry.partition(grid)
 
 

@@ -13,13 +13,13 @@ import torch
 from flwr.app import Context
 from torch import Tensor, nn
 
+from fl_shuffle._internal.arrays import Ids
 from fl_shuffle.errors import InvalidValueError, ProgramError, first_line
-from fl_shuffle.federation import RunParts
-from fl_shuffle.flower.messages import Layout
+from fl_shuffle.federation.parts import RunParts
+from fl_shuffle.flower.messages import ArrayLayout
 from fl_shuffle.gradients.clipper import Clipper, make_clipper
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.structure import check_module, of_the_machine
-from fl_shuffle.randomizers.base import Ids
 from fl_shuffle.trials import (
     CannotTryError,
     Subject,
@@ -67,7 +67,7 @@ class OwnRecords:
         config, count = parts.config, parts.config.data.clients * parts.records_each
         shape, labels = tuple(x.shape[1:]), (y.is_floating_point(), tuple(y.shape[1:]))
         whole = not x.is_floating_point()
-        key = config.clip, parts.randomizers.norm, config.run.device, shape, labels, whole
+        key = config.clipping, parts.randomizers.norm, config.run.device, shape, labels, whole
         loss = _of_classes(self.loss) if whole and self.loss is not None else self.loss
         with self._making:
             if key not in self._engines:
@@ -88,7 +88,7 @@ class OwnRecords:
             return self._whole[shape]
 
     def _try_loss(self, model: nn.Module, shape: tuple[int, ...], y: Tensor) -> None:
-        """Of labels as these: classes [n] or numbers [n, k]; what others are is said later, and
+        """Of labels as these: classes [n] or numbers [n, k]; others are reported later, and
         what the model makes of its records."""
         numbers = y.shape[1] if y.is_floating_point() and y.dim() == 2 else 0
         if self.loss is None or (not numbers and (y.is_floating_point() or y.dim() != 1)):
@@ -101,7 +101,7 @@ class OwnRecords:
         except InvalidValueError as error:
             raise NodeFault(str(error)) from None
 
-    def require_model(self, layout: Layout, device: str) -> None:
+    def require_model(self, layout: ArrayLayout, device: str) -> None:
         """Raise `NodeFault` where the model cannot be made on this node's device, is not that of
         the arrays in a request, or has no gradient of a single record: before any is read."""
         try:
@@ -129,27 +129,29 @@ def _fault(what: str, error: Exception, where: str = "") -> NodeFault:
 class RecordGradients:
     """A clipper of one request's clients: each is asked for its records when it is its turn.
 
-    Where each record is clipped by itself as many of a client count as `data.records` says, in
-    public: of more the first ones, and in the place of missing ones zeros, so that the mean is
-    always over that number. Else all that it has.
+    Where each record is clipped by itself as many of a client count as `data.records_per_client`
+    says, in public: of more the first ones, and in the place of missing ones zeros, so that the
+    mean is always over that number. Else all that it has.
     """
 
     def __init__(self, own: OwnRecords, parts: RunParts) -> None:
         self._own = own
         self._parts = parts
         self._clippers: dict[GradientEngine, Clipper] = {}
-        # As `gradients.clipper.Records`, of whose turn it is.
+        # As `gradients.clipper.ClientRecords`, of whose turn it is.
         self.sizes = np.full(parts.config.data.clients, parts.records_each)
         self._turn: tuple[Tensor, Tensor] | None = None
+        self._turn_of = 0, 0
+        """The client whose turn it is, and the round."""
         self.own: int | None = None
 
     def of(self, clients: Ids) -> tuple[Tensor, Tensor, Ids]:
-        """See `gradients.clipper.Records`."""
+        """See `gradients.clipper.ClientRecords`."""
         assert self._turn is not None and len(clients) == 1
         x, y = self._turn
         return x, y, np.array([0, len(x)])
 
-    def row(self, parameters: Tensor, client: int, context: Context) -> Tensor:
+    def row(self, parameters: Tensor, client: int, round_number: int, context: Context) -> Tensor:
         """The client's clipped mean, float32 [d]; raises what its records make go wrong, and
         `NodeFault` for what goes wrong without them."""
         x, y = _read(self._own.records(context))
@@ -157,15 +159,15 @@ class RecordGradients:
             tuple(x.shape[1:])
         )
         x = x.to(torch.int64 if whole else torch.float32)
-        if self._parts.config.clip == "record":
+        if self._parts.config.clipping == "record":
             # A record that is no number counts as zero, whatever the loss does with labels; where
             # records are whole numbers it is a label that is none.
             count, numbers = self._parts.records_each, y.is_floating_point()
             self.own = min(len(x), count)
             if len(x) < count:
                 log.warning(
-                    "client %d has %d records, and data.records = %d: the missing ones count as "
-                    "zero, and the report is sent",
+                    "client %d has %d records, and data.records_per_client = %d: the missing ones "
+                    "count as zero, and the report is sent",
                     client,
                     len(x),
                     count,
@@ -175,32 +177,32 @@ class RecordGradients:
         engine = self._own.engine(self._parts, x, y)
         if engine not in self._clippers:
             config, plan = self._parts.config, self._parts.randomizers
-            self._clippers[engine] = make_clipper(config, self, plan, engine)
-        self._require_without_records(engine, parameters, client, x, y)
-        return self._clipped(engine, parameters, client, x, y)
+            self._clippers[engine] = make_clipper(config, self, plan, engine, self._parts.seeds)
+        self._turn_of = client, round_number
+        self._require_without_records(engine, parameters, x, y)
+        return self._clipped(engine, parameters, x, y)
 
-    def _clipped(
-        self, engine: GradientEngine, parameters: Tensor, client: int, x: Tensor, y: Tensor
-    ) -> Tensor:
+    def _clipped(self, engine: GradientEngine, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        client, round_number = self._turn_of
         device = self._parts.config.run.device
         self._turn = x.to(device), y.to(device)
-        return self._clippers[engine](parameters, np.array([client]))[0]
+        return self._clippers[engine](parameters, np.array([client]), round_number)[0]
 
     def _require_without_records(
-        self, engine: GradientEngine, parameters: Tensor, client: int, x: Tensor, y: Tensor
+        self, engine: GradientEngine, parameters: Tensor, x: Tensor, y: Tensor
     ) -> None:
         """Raise `NodeFault` if made-up records meet a fault of the machine; once for an engine.
 
         This is asked before the records take part, so that no record decides between an error and
-        a report. The number of made-up records is public: `data.records`, or one where all records
-        of a client are averaged.
+        a report. The number of made-up records is public: `data.records_per_client`, or one where
+        all records of a client are averaged.
         """
         if engine in self._own.tried_engines:
             return
-        count = len(x) if self._parts.config.clip == "record" else min(1, len(x))
+        count = len(x) if self._parts.config.clipping == "record" else min(1, len(x))
         try:
             self._clipped(
-                engine, parameters, client, torch.zeros_like(x[:count]), torch.zeros_like(y[:count])
+                engine, parameters, torch.zeros_like(x[:count]), torch.zeros_like(y[:count])
             )
         except Exception as error:
             if of_the_machine(error):

@@ -18,10 +18,11 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_shuffle._internal.plugins import load_function
 from fl_shuffle.errors import FlShuffleError, RunError
-from fl_shuffle.flower.client_logs import Said, kept_from_disk, private_files, say_here
-from fl_shuffle.flower.grid import SHOWN, InProcessGrid, NamedError, adopt_task_identity, reply_of
-from fl_shuffle.plugins import load_function
+from fl_shuffle.flower.client_logs import LogRecords, kept_from_disk, private_files, say_here
+from fl_shuffle.flower.grid import SHOWN, InProcessGrid, NamedError, reply_of
+from fl_shuffle.flower.private_api import adopt_task_identity
 
 ATTEMPTS = 3
 """So often a request is tried: what it carries may be what kills the processes."""
@@ -105,7 +106,7 @@ def _require_listening(address: str) -> None:
 
 def _played(
     path: str, message: Message, context: Context, trusted: bool
-) -> tuple[Message | str, RecordDict, Said]:
+) -> tuple[Message | str, RecordDict, LogRecords]:
     """The app's reply, its new state and what it logged, in one of Ray's processes; a text instead
     of a reply says what the user has to mend."""
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.flower.messages import REQUEST_RECORD, record_in
-from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.randomizers.calibration import Calibration
 from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
 from fl_shuffle.shuffler.remote.client import RUN
 from fl_shuffle.shuffler.remote.credentials import Pass, read_key
@@ -25,7 +25,7 @@ ANALYZER_KEY = "analyzer-key"
 private one: files, all of them."""
 
 
-def agreement_of(run: str, config: Config, plan: RandomizerPlan, dimension: int) -> Agreement:
+def agreement_of(run: str, config: Config, plan: Calibration, dimension: int) -> Agreement:
     """What this run's parties agree on: each computes it from the public configuration."""
     exponent = math.frexp(float(plan.step.min()))[1] - 1  # steps are powers of two
     return Agreement(
@@ -48,18 +48,18 @@ def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | Non
     is asked to use it.
     """
     own, key = node_config.get(SHUFFLER), node_config.get(ANALYZER_KEY)
-    apart = config.privacy.shuffler == "apart"
+    separate = config.privacy.shuffler == "separate"
     if own is None:
-        if apart:
+        if separate:
             raise ConfigError(
-                "privacy.shuffler = 'apart': this node knows no shuffler; start it with "
+                "privacy.shuffler = 'separate': this node knows no shuffler; start it with "
                 f'--node-config \'{SHUFFLER}="/path/site.json" {ANALYZER_KEY}="/path/key.pub"\''
             )
         return None
-    if not apart:
+    if not separate:
         raise ConfigError(
             f"privacy.shuffler = {config.privacy.shuffler!r}: this node hands reports to its own "
-            "shuffler and to nobody else; use 'apart'"
+            "shuffler and to nobody else; use 'separate'"
         )
     if config.privacy.release != "sum" and key is None:
         raise ConfigError(f"node-config names a {SHUFFLER} and no {ANALYZER_KEY}")
@@ -74,19 +74,19 @@ def link_of(config: Config, run_config: Mapping[str, object]) -> tuple[Link, byt
     """The server's way to its shuffler, and the analyzer's private key (empty where only sums
     leave); None where the server is the shuffler. Raises `ConfigError` for half of it."""
     own, key = str(run_config.get(SHUFFLER, "")), str(run_config.get(ANALYZER_KEY, ""))
-    if config.privacy.shuffler != "apart":
+    if config.privacy.shuffler != "separate":
         if own or key:
             raise ConfigError(
                 f"--run-config names a {SHUFFLER if own else ANALYZER_KEY}, and privacy.shuffler = "
-                f"{config.privacy.shuffler!r} uses none; set it to 'apart'"
+                f"{config.privacy.shuffler!r} uses none; set it to 'separate'"
             )
         return None
     one_by_one = config.privacy.release == "reports"
     missing = [name for name, value in ((SHUFFLER, own), (ANALYZER_KEY, key)) if not value]
     if not own or (one_by_one and not key):
         raise ConfigError(
-            f"privacy.shuffler = 'apart': --run-config names no {missing[0]}; start the run with "
-            f"flwr run and the analyzer's files, see docs/deployment.md"
+            f"privacy.shuffler = 'separate': --run-config names no {missing[0]}; start the run "
+            f"with flwr run and the analyzer's files, see docs/how-to/separate-shuffler.md"
         )
     private = read_key(_file(ANALYZER_KEY, key), private=True) if one_by_one else b""
     return Link(Pass.read(_file(SHUFFLER, own), "analyzer"), config.run.timeout), private

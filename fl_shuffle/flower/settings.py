@@ -31,7 +31,7 @@ RESERVED = (
 )  # fmt: skip
 """What of Flower's run configuration is the run's, and no setting of a user's own app."""
 SIMULATED = "fl-shuffle-simulation"
-"""In the configuration of simulated nodes. Whoever starts a SuperNode writes its configuration, and
+"""In the configuration of simulated nodes. A SuperNode's operator writes its configuration, and
 the server cannot."""
 APP_ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,20 +127,43 @@ def _beside(file: str, places: list[Path]) -> Path:
     return next((place / file for place in places if (place / file).is_file()), Path(file))
 
 
-def require_simulated(context: Context) -> None:
-    """Refuse sums without noise outside of simulations; raises `ConfigError`.
+def require_simulated(context: Context, config: Config, *, summed: bool = False) -> None:
+    """Refuse to send, outside of simulations, what has no noise: sums of clients that add none
+    (`summed`: the request is for a sum), and a baseline's updates; raises `ConfigError`.
 
     The server writes the run's configuration: a node must not believe it that it is simulated.
     """
-    if not context.node_config.get(SIMULATED):
+    if context.node_config.get(SIMULATED):
+        return
+    if config.privacy.randomizer == "none":
         raise ConfigError(
-            "run.noise = 'pooled' is for `fl-shuffle simulate` alone: clients add no noise of "
+            "privacy.randomizer = 'none' is for `fl-shuffle simulate` alone: clients' updates "
+            "would leave as they are; choose gaussian"
+        )
+    if summed or config.run.aggregate_noise:
+        raise ConfigError(
+            "run.noise = 'per-sum' is for `fl-shuffle simulate` alone: clients add no noise of "
             "their own; set run.noise = 'per-report'"
         )
 
 
+def require_solved_here(context: Context) -> None:
+    """Refuse totals of shuffled reports outside of simulations; raises `ConfigError`.
+
+    They are solved for by a search, which another version or machine may end elsewhere: a node
+    could then add less noise than the server counts.
+    """
+    if not context.node_config.get(SIMULATED):
+        raise ConfigError(
+            "totals of the run (budgets.of = 'run') with privacy.release = 'reports' are for "
+            "`fl-shuffle simulate` alone: each node would search for its noise itself; give "
+            "budgets of one report (`fl-shuffle bound CONFIG` prints them for each total), with "
+            "each total as the client's lifetime_epsilon"
+        )
+
+
 def is_simulated(config: Config, node_config: Mapping[str, object] = MappingProxyType({})) -> bool:
-    """Whether all data are those of whoever runs it: clients' errors may be told to them.
+    """Whether all data belong to the user who runs it, who may then see clients' errors.
 
     Seeded noise protects nobody, wherever it is drawn.
     """

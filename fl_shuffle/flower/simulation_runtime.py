@@ -1,14 +1,10 @@
 """`run.engine = "flwr"`: the Flower app in a folder on Flower's Simulation Runtime, as `flwr run .`
 plays it, but in this process: with its settings, its display and its end.
-
-Flower's entry into it is private (1.41): it is called here alone.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,22 +13,14 @@ from threading import Event, current_thread, main_thread
 from types import FrameType
 from typing import Any, NoReturn
 
-# Before Flower's modules read it: a run needs no network.
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-
-from flwr.app import Context, Message, RecordDict
-from flwr.common.config import get_fused_config_from_dir
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation.run_simulation import _run_simulation
-from flwr.supercore import telemetry
-from flwr.supercore.constant import NOOP_FEDERATION_ID
-from flwr.supercore.run import Run
 
+from fl_shuffle._internal.plugins import load_function
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.flower.client_logs import private_files
-from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.flower.private_api import run_app
 from fl_shuffle.flower.settings import RESOLVED, app_tables
-from fl_shuffle.plugins import load_function
 
 PASSED = (RESOLVED, "run-directory", "resume")
 """What the app is told of a run: Flower takes only keys that the app's pyproject.toml has."""
@@ -108,11 +96,6 @@ def _set_on_interrupt(interrupted: Event) -> Iterator[None]:
 
 
 def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: ServerApp) -> None:
-    run = Run.create_empty(run_id=secrets.randbits(62))
-    run.primary_task_id, run.federation_id = run.run_id, NOOP_FEDERATION_ID
-    run.override_config = dict(run_config)
-    adopt_task_identity(run.run_id)
-    settings = get_fused_config_from_dir(folder, run.override_config)
     log = logging.getLogger("flwr")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -123,17 +106,8 @@ def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: S
     }
     try:
         with private_files():
-            _run_simulation(
-                num_supernodes=nodes,
-                exit_event=telemetry.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-                server_app=server,
-                client_app_attr=app_tables(folder)["components"]["clientapp"],
-                server_app_context=Context(run.run_id, 0, {}, RecordDict(), settings),
-                backend_config=backend,
-                app_dir=str(folder),
-                is_app=True,
-                run=run,
-            )
+            client_app = app_tables(folder)["components"]["clientapp"]
+            run_app(folder, client_app, server, run_config, backend, nodes)
     finally:
         log.setLevel(level)
 

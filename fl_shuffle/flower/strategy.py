@@ -14,26 +14,32 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_shuffle._internal.arrays import Mask
 from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.data.evaluation import numbers_by_name
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError, ProgramError, RunError
+from fl_shuffle.federation.optimizer import ServerOptimizer
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import exchange
-from fl_shuffle.flower.messages import Layout, read_answer, vector_of
-from fl_shuffle.flower.nodes import Assignment, Nodes
+from fl_shuffle.flower.messages import ArrayLayout, read_answer, vector_of
+from fl_shuffle.flower.nodes import Assignment, Broadcast, Nodes
+from fl_shuffle.flower.schedule import Schedule
 from fl_shuffle.runs.events import RoundOutcome
-from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.local import Answer, Batch, Reports, Shuffled, Shuffler, UnusableBatchError
+from fl_shuffle.shuffler.local import (
+    Batch,
+    ReceivedReports,
+    Reports,
+    Shuffled,
+    Shuffler,
+    UnusableBatchError,
+)
 
-Mask = NDArray[np.bool_]
 Evaluate = Callable[[int, ArrayRecord], Mapping[str, Any] | None]
 """(round, the model's arrays) -> metrics of it on public records."""
-Taken = Callable[[Answer, Mask], None]
+Taken = Callable[[ReceivedReports, Mask], None]
 """What is done with an answer, and which of its reports are in the batch."""
 
 NO_EVALUATION = (
@@ -45,51 +51,11 @@ PLAYED_BY_START = (
 )
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Each of the `clients` takes part in a round with probability `participation`.
-
-    All of them answer one model; or, `sequential`, one after the other, in uniformly random order,
-    the model that the client before has moved. The model is evaluated every `evaluate_every` rounds
-    and after the last one.
-    """
-
-    clients: int
-    seeds: SeedTree
-    participation: float = 1.0
-    sequential: bool = False
-    evaluate_every: int = 1
-
-    def participants(self, number: int, least: int = 1) -> Mask:
-        """Who is asked in a round, a mask [clients].
-
-        Raises `PrivacyBudgetError` if they are fewer than `least` (`privacy.min_reports`): their
-        reports could not be released.
-        """
-        drawn = np.ones(self.clients, dtype=bool)
-        if self.participation < 1.0:
-            draw = self.seeds.numpy_generator(number, "participation").random(self.clients)
-            drawn = draw < self.participation
-        count = int(np.count_nonzero(drawn))
-        if count < least:
-            remedy = "raise it, or " if self.participation < 1.0 else "raise "
-            raise PrivacyBudgetError(
-                f"round {number}: training.participation = {self.participation:g} drew {count} of "
-                f"{self.clients} clients, below privacy.min_reports = {least}; {remedy}data.clients"
-            )
-        return drawn
-
-    def order(self, number: int, allowed: Mask) -> list[int]:
-        """The order of a sequential round."""
-        draw = self.seeds.numpy_generator(number, "permutation")
-        return [int(client) for client in draw.permutation(np.flatnonzero(allowed))]
-
-
 class RoundLedger(Protocol):
     """What the strategy asks before a round, and tells before anything of it is released."""
 
     first_round: int
-    """The round to begin with: 1, or that with which a run goes on."""
+    """The first round: 1, or the one with which a run continues."""
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
         """Write the round's worst case down, durably. Returns the clients that may take part; None
@@ -100,7 +66,7 @@ class RoundLedger(Protocol):
         they are so few that releasing them would exceed a budget: nothing may then be."""
 
     def amend(self, round_number: int, present: Mask, unusable: int) -> tuple[Spend, str]:
-        """Write down, durably, that so many of the committed round's reports cannot be used: they
+        """Write down, durably, how many of the committed round's reports cannot be used: they
         hide nobody, and whose they are is unknown. Returns what has been spent, and which budget
         that exceeds, in words (empty if none)."""
 
@@ -109,7 +75,7 @@ class RoundLedger(Protocol):
 
 
 class PlayedByStart(Strategy):
-    """A strategy whose `start` plays all rounds: whoever called Flower's hooks for one phase each
+    """A strategy whose `start` plays all rounds: a caller of Flower's hooks for one phase each
     would go around the ledger."""
 
     def configure_train(
@@ -145,7 +111,8 @@ class ShuffleStrategy(PlayedByStart):
     every engine: noise is keyed by client, sums are exact, requests hold whole blocks of clients.
 
     `ShuffleStrategy.of(context)` makes everything from a run's configuration. `analyzer` makes the
-    step's direction of what the shuffler releases. `frozen`: arrays that travel beside the trained
+    step's direction of what the shuffler releases. `keep` is called after each round that is
+    written down, with what gives the model. `frozen`: arrays that travel beside the trained
     ones, and stay. A model or an answer of the analyzer that is not
     finite stops the run (`failed`); no client's reply does.
     """
@@ -157,6 +124,7 @@ class ShuffleStrategy(PlayedByStart):
     nodes: Nodes
     analyzer: Callable[[Shuffled], Tensor] = Shuffled.mean
     frozen: Frozen | None = None
+    keep: Callable[[int, Callable[[], ArrayRecord]], None] | None = None
     stopped: str | None = field(default=None, init=False)
     failed: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
@@ -164,8 +132,6 @@ class ShuffleStrategy(PlayedByStart):
 
     def __post_init__(self) -> None:
         self._dimension = self.optimizer.current().numel()
-        if self.frozen is not None:
-            self.nodes.beside = self.frozen.records()
         self._rounds = 0
         self._asked = 0
 
@@ -209,15 +175,15 @@ class ShuffleStrategy(PlayedByStart):
         `evaluate_fn` has measured after each round that the schedule evaluates.
 
         `timeout`: seconds until a request is given up, else that of the nodes. `train_config` goes
-        to the clients with every request. A run that goes on does so from where the optimizer is.
+        to the clients with every request. A resumed run continues from the optimizer's state.
         Raises `PrivacyBudgetError` if fewer usable reports arrive than may be released, and
         `ConfigError` for an `evaluate_config`: no client is asked to evaluate.
         """
         require_no_evaluation(evaluate_config)
-        self._layout, self._rounds = Layout.of(initial_arrays), num_rounds
-        self.nodes.train_config = train_config
-        if timeout is not None:
-            self.nodes.timeout = timeout
+        self._layout, self._rounds = ArrayLayout.of(initial_arrays), num_rounds
+        seconds = self.nodes.timeout if timeout is None else timeout
+        beside = {} if self.frozen is None else self.frozen.records()
+        self._broadcast = Broadcast(seconds, train_config, beside)
         if self.ledger.first_round == 1:
             self.optimizer.load(vector_of(initial_arrays))
         result = Result()
@@ -236,7 +202,7 @@ class ShuffleStrategy(PlayedByStart):
                 metrics = metrics_in(evaluate_fn(number, self.released()))
                 result.evaluate_metrics_serverapp[number] = MetricRecord({**metrics})
             # A remote shuffler may have closed the round before it was reserved anew.
-            dropped = max(0, self._asked - spend.n_reports)
+            dropped = max(0, self._asked - spend.num_reports)
             seconds = time.perf_counter() - started
             self.ledger.record(
                 RoundOutcome(number, spend, dropped, seconds, metrics),
@@ -244,6 +210,8 @@ class ShuffleStrategy(PlayedByStart):
             )
             if self.failed:
                 break
+            if self.keep is not None:
+                self.keep(number, self.released)
         result.arrays = self.released()
         return result
 
@@ -304,10 +272,10 @@ class ShuffleStrategy(PlayedByStart):
 
         exchange(
             grid,
-            self.nodes.messages(assignments, model, self.shuffler.facts),
+            self._broadcast.messages(assignments, model, self.shuffler.facts),
             take,
             window=2 * len({node for _, node in assignments}),
-            timeout=self.nodes.timeout,
+            timeout=self._broadcast.timeout,
         )
         for position in late:
             batch.reasons["not answered in time"] += len(assignments[position][0].clients)
@@ -317,7 +285,7 @@ class ShuffleStrategy(PlayedByStart):
         """Each report moves the model that the next client is sent. All of it was reserved as
         released."""
 
-        def step(answer: Answer, valid: Mask) -> None:
+        def step(answer: ReceivedReports, valid: Mask) -> None:
             if isinstance(answer, Reports) and valid.all():
                 report = torch.from_numpy(answer.rows[0].copy())
                 self.optimizer.step(report, number, self._rounds)

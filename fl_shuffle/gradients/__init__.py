@@ -1,4 +1,4 @@
-"""Clipped gradient means of many virtual clients at once; see `docs/gradients.md`."""
+"""Clipped gradient means of many virtual clients at once; see `docs/concepts/gradients.md`."""
 
 from fl_shuffle.gradients.blocks import Packing, packing_of
 from fl_shuffle.gradients.engine import GradientEngine, Loss

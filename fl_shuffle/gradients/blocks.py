@@ -32,7 +32,7 @@ GENERAL_NUMBERS = 1 << 22
 """Gradients of single records held at once, and what autograd keeps: with fewer numbers the fixed
 cost of vmap shows, more of them leave the caches."""
 GENERAL_RECORDS = 512
-"""Beyond so many records in a block the fixed cost does not show."""
+"""Beyond this number of records in a block, the fixed cost is negligible."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from fl_shuffle.gradients.kernels import views_of
 from fl_shuffle.gradients.structure import Layer
 
 TILE = 64
-"""Products over so many records are one float32 sum; longer ones are added up in float64. More
+"""Products over this many records are one float32 sum; longer ones are added in float64. More
 would save sums, but cost radius."""
 BATCHED_NUMBERS = 1 << 18
-"""Products of clients that are made in one batched call: so many numbers."""
+"""Numbers in the products of clients that one batched call makes."""
 
 
 def with_weights(x: Tensor, error: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ class ClientSums:
 
 
 def _tiles(size: int, together: int) -> Iterator[tuple[slice, int]]:
-    """`size` records as tiles of one length, at most so many `together`: which records, how many
+    """`size` records as tiles of one length, at most `together` at a time: which records, how many
     tiles. The last tile may be shorter; it is alone then."""
     tiles = list(equal_pieces(size, TILE))
     whole = size // tiles[0].stop

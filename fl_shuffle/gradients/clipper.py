@@ -2,53 +2,50 @@
 
 A clipper is put together once, from the clients' records, the model and the settings, and then
 called with a model's parameters and some clients. Which clipping is in force, how many local steps
-are taken, whether the mean is clipped again, and whether rows are needed at all is decided in
-`make_clipper` and nowhere else.
+are taken, and whether the mean is clipped again is decided in `make_clipper` and nowhere else.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fl_shuffle._internal.arrays import FloatArray, Ids
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.gradients.engine import GradientEngine
+from fl_shuffle.gradients.local_training import LocalTraining
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.gradients.rounding import move_error_behind, on_grid, sum_grid
+from fl_shuffle.gradients.rounding import move_error_behind
 from fl_shuffle.gradients.row_clips import clip_rows
-from fl_shuffle.gradients.softmax_regression import PreparedSum, SoftmaxRegression, SumPlan
-from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.randomizers.additive import weigh_
-from fl_shuffle.randomizers.base import FloatArray, Ids
+from fl_shuffle.randomizers.calibration import Calibration
+from fl_shuffle.randomizers.seeds import SeedTree
 
 log = logging.getLogger("fl_shuffle.client")
 
-Rows = Callable[[Tensor, Ids, NonfiniteRecords], Tensor]
-"""(parameters [d], clients, tally) -> a row for each client, float32 [k, d]."""
+Rows = Callable[[Tensor, Ids, int, NonfiniteRecords], Tensor]
+"""(parameters [d], clients, round, tally) -> a row for each client, float32 [k, d]."""
+BATCHES = "batches"
+"""Purpose of the generator that draws the order of a client's records in a round."""
 
 HELD_NUMBERS = 1 << 22
-"""So many numbers of rows (16 MiB), or one block, are computed at a time where only their sum is
+"""Numbers of rows (16 MiB), or one block, that are computed at a time where only their sum is
 wanted, and leave in one message where they are: smaller pieces cost more than they save."""
-MOST_PREPARED = 64
-"""Sums of the requests of a round in which every client takes part: the same in each round."""
 
 
 class Clipper(Protocol):
     """What the clients would send without noise.
 
-    Called with parameters float32 [d] and ascending client ids [k]. Returns their clipped means,
-    float32 [k, d], all finite, each at most its client's radius long; or, in a simulation that
-    makes no reports, the one weighted sum of them, float64 [d].
+    Called with parameters float32 [d], ascending client ids [k], and the round's number. Returns
+    their clipped means, float32 [k, d], all finite, each at most its client's radius long.
     """
 
-    def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
+    def __call__(self, parameters: Tensor, clients: Ids, round_number: int) -> Tensor:
         """See the class."""
 
 
@@ -58,7 +55,7 @@ def consecutive(clients: Ids) -> bool:
 
 
 @dataclass(frozen=True)
-class Records:
+class ClientRecords:
     """Client i holds the rows `offsets[i]:offsets[i + 1]` of `inputs` [N, ...] and `labels` [N]."""
 
     inputs: Tensor
@@ -88,8 +85,8 @@ class Records:
         return self.inputs[taken], self.labels[taken], bounds
 
 
-class Asked(Protocol):
-    """`Records`, or whoever is asked for them when a client's turn comes."""
+class RecordHolder(Protocol):
+    """`ClientRecords`, or an object that is asked for a client's records at its turn."""
 
     @property
     def sizes(self) -> Ids:
@@ -100,14 +97,14 @@ class Asked(Protocol):
         """See `NonfiniteRecords`; None where no record stands for a missing one."""
 
     def of(self, clients: Ids) -> tuple[Tensor, Tensor, Ids]:
-        """See `Records`."""
+        """See `ClientRecords`."""
 
 
 class ClippedRows:
     """Rows from `rows`, each clipped in norm `norm` (1 or 2) to its client's of the `radii`
     [clients]; where they are None, `rows` are clipped already.
 
-    What is not finite counts as zero, whoever made it: a missing report would tell of it.
+    Values that are not finite count as zero, because a missing report would reveal them.
     """
 
     def __init__(self, rows: Rows, radii: FloatArray | None, norm: int) -> None:
@@ -115,126 +112,76 @@ class ClippedRows:
         self._radii = radii
         self._norm = norm
 
-    def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
+    def __call__(self, parameters: Tensor, clients: Ids, round_number: int) -> Tensor:
         """See `Clipper`."""
         tally = NonfiniteRecords()
-        rows = self.rows(parameters, clients, tally)
+        rows = self.rows(parameters, clients, round_number, tally)
         warn_of(tally, len(clients))
         return rows
 
-    def rows(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
+    def rows(
+        self, parameters: Tensor, clients: Ids, round_number: int, tally: NonfiniteRecords
+    ) -> Tensor:
         """The same, counting in `tally` what is not finite."""
-        rows = self._rows(parameters, clients, tally)
+        rows = self._rows(parameters, clients, round_number, tally)
         if self._radii is not None:
             valid = clip_rows(rows, self._radii[clients], self._norm)
             tally.add_clients(int((~valid).sum()))
         return rows
 
 
-@dataclass(frozen=True, eq=False)
-class SumOfMeans:
-    """The weighted sum of the clients' clipped means, for simulations with aggregate noise.
-
-    A multiple of a public grid so fine that it does not show: sums of such sums are exact. Where
-    the engine can add up without making rows, `prepare` makes the sum of certain clients; that of
-    a run of consecutive ones is kept for the next round.
-    """
-
-    rows: ClippedRows
-    weight: FloatArray
-    grid: float
-    blocks: Callable[[Ids], Ids]
-    prepare: Callable[[Ids], PreparedSum] | None
-    _kept: dict[tuple[int, int], PreparedSum] = field(default_factory=dict, init=False)
-
-    def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
-        """See `Clipper`."""
-        tally = NonfiniteRecords()
-        if self.prepare is None:
-            total = self._by_rows(parameters, clients, tally)
-        else:
-            total = self._prepared(self.prepare, clients)(parameters, tally)
-        warn_of(tally, len(clients))
-        return total
-
-    def _prepared(self, prepare: Callable[[Ids], PreparedSum], clients: Ids) -> PreparedSum:
-        if not consecutive(clients):
-            return prepare(clients)
-        key = int(clients[0]), int(clients[-1])
-        total_at = self._kept.get(key) or prepare(clients)
-        if len(self._kept) < MOST_PREPARED:
-            self._kept[key] = total_at
-        return total_at
-
-    def _by_rows(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
-        total = torch.zeros(len(parameters), dtype=torch.float64)
-        blocks = self.blocks(clients)
-        for a, b in pairwise(starts_of_pieces(blocks, len(parameters)).tolist()):
-            rows = self.rows.rows(parameters, clients[a:b], tally)
-            weigh_(rows, self.weight[clients[a:b]])
-            values = rows.cpu().numpy()
-            inside = blocks[(blocks >= a) & (blocks <= b)] - a
-            for first, last in pairwise(inside.tolist()):
-                own = np.add.reduce(values[first:last], axis=0, dtype=np.float64)
-                total += on_grid(torch.from_numpy(own), self.grid)
-        return total
-
-
 def make_clipper(
-    config: Config, records: Asked, plan: RandomizerPlan, engine: GradientEngine
-) -> Clipper:
-    """The clipper that the settings ask for, of gradients or of several local steps."""
-    log.info("gradients: %s", engine.path)
-    clip, training = engine_clip(config, records, plan), config.training
+    config: Config,
+    records: RecordHolder,
+    plan: Calibration,
+    engine: GradientEngine,
+    seeds: SeedTree,
+) -> ClippedRows:
+    """Return the clipper that the settings ask for, of gradients or of local training.
 
-    def means(parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
+    `seeds` draw the order of a client's records in each round, where it takes them in batches.
+    """
+    log.info("gradients: %s", engine.path)
+    clip, training = engine_clip(config, records, plan), LocalTraining.of(config.training)
+    in_batches = config.training.batch_size > 0
+
+    def means(
+        parameters: Tensor, clients: Ids, round_number: int, tally: NonfiniteRecords
+    ) -> Tensor:
         inputs, labels, bounds = records.of(clients)
         tally.own = records.own
         return engine.client_means(
-            parameters, inputs, labels, bounds, clip[clients], tally, mean_clips(clients)
+            parameters, inputs, labels, bounds, clip[clients], tally, mean_clips(plan, clients)
         )
 
-    def mean_clips(clients: Ids) -> FloatArray | None:
-        return None if plan.mean_clip is None else plan.mean_clip[clients]
-
-    def updates(parameters: Tensor, clients: Ids, _tally: NonfiniteRecords) -> Tensor:
+    def updates(
+        parameters: Tensor, clients: Ids, round_number: int, _tally: NonfiniteRecords
+    ) -> Tensor:
         inputs, labels, bounds = records.of(clients)
-        steps, rate = training.local_steps, training.local_learning_rate
-        moved = engine.local_update(
-            parameters, inputs, labels, bounds, steps=steps, learning_rate=rate
-        )
-        return moved.neg_()
+        orders = [
+            seeds.numpy_generator(round_number, client, BATCHES) if in_batches else None
+            for client in clients.tolist()
+        ]
+        return engine.local_update(parameters, inputs, labels, bounds, training, orders).neg_()
 
-    several = training.local_steps > 1
+    several = not config.training.single_step
     make, radii = (updates, plan.mean_clip) if several else (means, None)
-    rows = ClippedRows(make, radii, plan.norm)
-    if config.run.noise == "per-report":
-        return rows
-    sizes, grid = records.sizes, sum_grid(float(np.sum(plan.weight * plan.radius)))
-
-    def prepare(clients: Ids) -> PreparedSum:
-        assert isinstance(engine, SoftmaxRegression)
-        inputs, labels, bounds = records.of(clients)
-        wanted = SumPlan(bounds, clip[clients], plan.weight[clients], grid, mean_clips(clients))
-        return engine.prepared_sum(inputs, labels, wanted)
-
-    return SumOfMeans(
-        rows,
-        plan.weight,
-        grid,
-        lambda clients: engine.packing.starts(sizes[clients]),
-        prepare if isinstance(engine, SoftmaxRegression) and not several else None,
-    )
+    return ClippedRows(make, radii, plan.norm)
 
 
-def engine_clip(config: Config, records: Asked, plan: RandomizerPlan) -> FloatArray:
+def mean_clips(plan: Calibration, clients: Ids) -> FloatArray | None:
+    """The radii [k] that these clients' means are clipped to; None where they are not."""
+    return None if plan.mean_clip is None else plan.mean_clip[clients]
+
+
+def engine_clip(config: Config, records: RecordHolder, plan: Calibration) -> FloatArray:
     """The clips that the engine is asked for: the plan's, lowered by what float32 steps behind its
     means add to the move of a record, so that in all it is what the plan says."""
     sizes = records.sizes
     stretch = move_error_behind(
-        sizes if config.clip == "record" else np.zeros_like(sizes),
+        sizes if config.clipping == "record" else np.zeros_like(sizes),
         plan.norm,
-        clipped=config.privacy.client_clip is not None,
+        clipped=config.privacy.client_clip_norm is not None,
         weighted=bool((plan.weight != 1.0).any()),
     )
     return plan.clip / stretch
@@ -249,7 +196,7 @@ def starts_of_pieces(blocks: Ids, dimension: int) -> Ids:
 
 
 def warn_of(tally: NonfiniteRecords, clients: int) -> None:
-    """Log what counted as zero, for whoever keeps the records; the reply must not tell."""
+    """Log what counted as zero, for the owner of the records; the reply must not reveal it."""
     if tally.clients:
         log.warning(
             "%d of %d clients have gradients or updates that are not finite, labels that are no "

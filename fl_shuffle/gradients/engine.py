@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.kernels import aligned, steady_arithmetic
+from fl_shuffle.gradients.local_training import LocalTraining
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.gradients.structure import check_module
@@ -39,7 +40,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Batch:
+class GradientBatch:
     """Clients of `sizes` [k] records each: `inputs` [n, ...] and `labels` [n], client by client.
 
     `unusable` [n] marks records whose label is no class (their label here is 0); None if none is.
@@ -54,16 +55,23 @@ class Batch:
     limits: Tensor | None = None
     mean_clips: NDArray[np.float64] | None = None
 
-    def part(self, first: int, last: int, start: int, stop: int) -> Batch:
+    def part(self, first: int, last: int, start: int, stop: int) -> GradientBatch:
         """The clients first .. last - 1, whose records are start .. stop - 1."""
         records = slice(start, stop)
-        return Batch(
+        return GradientBatch(
             self.inputs[records],
             self.labels[records],
             None if self.unusable is None else self.unusable[records],
             self.sizes[first:last],
             None if self.limits is None else self.limits[first:last],
         )
+
+    def records(self, chosen: NDArray[np.int64]) -> GradientBatch:
+        """These records of a batch of one client."""
+        index = torch.from_numpy(chosen).to(self.inputs.device)
+        unusable = None if self.unusable is None else self.unusable[index]
+        size = np.array([len(chosen)])
+        return GradientBatch(self.inputs[index], self.labels[index], unusable, size)
 
 
 class GradientEngine(ABC):
@@ -136,25 +144,28 @@ class GradientEngine(ABC):
         inputs: Tensor,
         labels: Tensor,
         offsets: Offsets,
-        *,
-        steps: int,
-        learning_rate: float,
+        training: LocalTraining,
+        orders: Sequence[np.random.Generator | None] | None = None,
     ) -> Tensor:
-        """float32 [K, d]: how far `steps` full-batch gradient steps carry each client.
+        """float32 [K, d]: how far local training carries each client.
 
         Every client starts from `parameters` and descends its own mean loss; row k is its last
         parameters minus `parameters`. Nothing is clipped. A client whose gradient is not finite
-        gets such a row.
+        gets such a row. `orders` [K] draw the order of each client's records where `training`
+        takes them in batches.
         """
-        require_integer("steps", steps, minimum=1)
-        require_real("learning_rate", learning_rate, minimum=0.0, exclusive_minimum=True)
+        require_integer("steps", training.steps, minimum=1)
+        rate = training.learning_rate
+        require_real("learning_rate", rate, minimum=0.0, exclusive_minimum=True)
         bounds = self._check(parameters, inputs, labels, offsets)
-        rows = torch.empty(len(bounds) - 1, self.dimension, device=self.device)
+        clients = len(bounds) - 1
+        orders = [None] * clients if orders is None else orders
+        rows = torch.empty(clients, self.dimension, device=self.device)
         with steady_arithmetic(self.device), torch.no_grad():
             batch = self._batch(parameters, inputs, labels, np.diff(bounds))
             theta = aligned(parameters)
             for part, first, last in self._blocks(batch):
-                self._block_update(theta, part, steps, learning_rate, rows[first:last])
+                self._block_update(theta, part, training, orders[first:last], rows[first:last])
         return rows
 
     def record_radius(
@@ -163,7 +174,7 @@ class GradientEngine(ABC):
         """The norm [K] to which records are clipped: a little less than the clients' clip_radius.
 
         Less by what rounding may add, to a record's length and, for a client of sizes[k] records,
-        to the move of its mean (`rounding`, docs/gradients.md).
+        to the move of its mean (`rounding`, docs/concepts/gradients.md).
         """
         allowance = (1.0 + self._length_error()) * (1.0 + self._move_error(sizes))
         return np.asarray(clip_radius / (allowance * OTHER_ROUNDINGS), dtype=np.float64)
@@ -174,11 +185,11 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What rounding adds to the move of a mean of so many records, as a share of it."""
+        """What rounding adds to the move of a mean of this many records, as a share of it."""
 
     @abstractmethod
     def _block_means(
-        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: GradientBatch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         """Write the means of a block.
 
@@ -187,7 +198,12 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _block_update(
-        self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
+        self,
+        parameters: Tensor,
+        batch: GradientBatch,
+        training: LocalTraining,
+        orders: Sequence[np.random.Generator | None],
+        rows: Tensor,
     ) -> None:
         """Write the updates of a block."""
 
@@ -196,7 +212,7 @@ class GradientEngine(ABC):
         """How many classes the module tells apart."""
 
     def _means(
-        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: GradientBatch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         """Write the clipped means of a call, block by block."""
         for part, first, last in self._blocks(batch):
@@ -204,7 +220,7 @@ class GradientEngine(ABC):
         if batch.mean_clips is not None:
             tally.add_clients(int((~clip_rows(rows, batch.mean_clips, self.norm)).sum()))
 
-    def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
+    def _blocks(self, batch: GradientBatch) -> Iterator[tuple[GradientBatch, int, int]]:
         """The call's blocks, each with its first and last + 1 client."""
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
         for first, last in pairwise(self.packing.starts(batch.sizes).tolist()):
@@ -212,7 +228,7 @@ class GradientEngine(ABC):
 
     def _batch(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
-    ) -> Batch:
+    ) -> GradientBatch:
         unusable = None
         if self.loss is None:
             classes = self._classes(parameters, inputs)
@@ -220,7 +236,7 @@ class GradientEngine(ABC):
             if low < 0 or high >= classes:
                 unusable = (labels < 0) | (labels >= classes)
                 labels = labels.masked_fill(unusable, 0)
-        return Batch(inputs, labels, unusable, sizes)
+        return GradientBatch(inputs, labels, unusable, sizes)
 
     def _check(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, offsets: Offsets

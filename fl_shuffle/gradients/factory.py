@@ -47,7 +47,7 @@ def make_gradient_engine(
     network = network_of(module, shape)
     if network is None:
         # A network holds known layers only. Where other code raises on all made-up records of this
-        # shape, the engine hears it at its first call.
+        # shape, the engine learns it at its first call.
         with suppress(CannotTryError):
             try_model(module, shape)
         packing = packing_of_network(module, shape, network)

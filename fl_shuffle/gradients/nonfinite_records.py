@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass
 class NonfiniteRecords:
-    """So many clients had such a record, and so many records there were where that is known.
+    """Number of clients with such a record, and number of such records where that is known.
 
     For the client's own log only: it depends on the data.
     """

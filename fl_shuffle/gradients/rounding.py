@@ -5,8 +5,8 @@ Algorithms, 2nd ed., sections 2.2 and 4.2): every operation has relative error a
 without fused multiply-adds, and a product of matrices adds an entry's terms in some order. Nothing
 else is assumed of a library or a processor, but that an entry depends on its row and column only.
 
-Claim (docs/proofs.md, section 0): with u = 2^-24 and records clipped to L = C / ((1 + nu)(1 + rho)
-(1 + 2^-20)), replacing one of B records moves the float32 mean by at most 2C/B.
+Claim (docs/research/proofs, section 0): with u = 2^-24 and records clipped to L = C / ((1 + nu)(1 +
+rho) (1 + 2^-20)), replacing one of B records moves the float32 mean by at most 2C/B.
 
 A record. Its share g of the mean is what rounded factors multiply to, exactly (for a layer whose
 gradients are written out: the float32 gradient times the clipping factor). Its computed length is a
@@ -25,7 +25,7 @@ Both means err, so the move errs by twice as much; divided by 2L / B that is
     rho = u t (t + 3) / 2 + B (u + (B + 3) 2^-53),   the last where B > t.
 
 Behind the mean two float32 steps may follow, and each errs by a share of the whole mean, in both
-neighbours: a second clip and a weight (`move_error_behind`).
+neighbors: a second clip and a weight (`move_error_behind`).
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
 def move_error_behind(
     records: NDArray[np.int64], norm: int, *, clipped: bool, weighted: bool
 ) -> NDArray[np.float64]:
-    """By what factor (1 or more) float32 steps that follow a mean of so many records stretch the
+    """By what factor (1 or more) float32 steps that follow a mean of this many records stretch the
     move of one.
 
-    Each errs by a share of the whole mean, in both neighbours, where one record moves it by two
+    Each errs by a share of the whole mean, in both neighbors, where one record moves it by two
     records' share of it. `clipped`: to a length that is a float32 sum of 256 squares by halving, 9
     half ulps, halved by the root (of 8 absolute values), then a float32 factor and a product.
     `weighted`: a product, with a weight that is rounded itself. In l1, where scaling is no

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST
-
-FloatArray = NDArray[np.float64]
 
 
 def clip_rows(
@@ -35,7 +34,7 @@ def clip_rows(
         raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
     if rows.device.type != "cpu":
         return _clip_on_device(rows.detach(), radii, norm)
-    from fl_shuffle.compiled import rows as loops
+    from fl_shuffle._internal.compiled import rows as loops
 
     own = rows.detach().contiguous()
     invalid = np.zeros(len(rows), dtype=np.bool_)
@@ -46,7 +45,7 @@ def clip_rows(
 
 
 def _clip_on_device(rows: torch.Tensor, radii: FloatArray, norm: int) -> NDArray[np.bool_]:
-    from fl_shuffle.compiled.rows import INFLATION
+    from fl_shuffle._internal.compiled.rows import INFLATION
 
     lengths = INFLATION * torch.linalg.vector_norm(rows, ord=norm, dim=1, dtype=torch.float64)
     valid = torch.isfinite(lengths)

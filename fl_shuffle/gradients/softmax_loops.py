@@ -11,24 +11,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_shuffle.compiled import inlined, kernel, piece, products, rows, softmax
-from fl_shuffle.compiled.products import LANES, product
-from fl_shuffle.compiled.rows import INFLATION, clip_row, dot, length_of, powers
-from fl_shuffle.compiled.softmax import ONE, ZERO, softmax_of_columns
+from fl_shuffle._internal.compiled import inlined, kernel, piece, products, rows, softmax
+from fl_shuffle._internal.compiled.products import LANES, product
+from fl_shuffle._internal.compiled.rows import INFLATION, clip_row, dot, length_of, powers
+from fl_shuffle._internal.compiled.softmax import ONE, ZERO, softmax_of_columns
 
 TILE = softmax.TILE
-"""Records at a time: they and their errors stay in the first-level cache. So many of a client are
-added up in float32, before their sum joins a float64 one."""
+"""Records at a time: they and their errors stay in the first-level cache. This number of a client's
+are added up in float32, before their sum joins a float64 one."""
 MOST_PAIRED = 8
 """With more records than this a client's sum is made sooner than the products of its records."""
 LOST = 512.0
-"""2^-15 / 2^-24: `rows.INFLATION` of a length covers so many half ulps of its square."""
+"""2^-15 / 2^-24: `rows.INFLATION` of a length covers this many half ulps of its square."""
 
 LEAST_SQUARES = np.float32(2.0**-125)
 """Added for each square: those below float32's range count as zero (`kernels.FLUSHED`)."""
 
 
-class Records(NamedTuple):
+class RecordArrays(NamedTuple):
     """Client k's records are offsets[k] .. offsets[k + 1] - 1 of inputs `x` [n, f] and `labels`
     [n]. Their gradients are clipped in the `norm` (1, 2; 0: not at all) to their `limits` [n], and
     each counts its of the `shares` [n]. Records that count as zero are marked in `zeros` [n]."""
@@ -206,7 +206,7 @@ def _sum_of_client(
 
 @kernel(products, rows, softmax)
 def client_means(
-    records: Records, parameters: Any, classes: int, blocks: Any, clips: MeanClips, means: Any
+    records: RecordArrays, parameters: Any, classes: int, blocks: Any, clips: MeanClips, means: Any
 ) -> int:
     """Means [k, d] of the clients' clipped gradients, clipped themselves (their weights and inputs
     play no part), where blocks of clients begin at blocks[b]; returns how many records count as
@@ -232,7 +232,7 @@ def client_means(
 @kernel(rows)
 def input_products(x: Any, offsets: Any, bias: float, found: Any) -> None:
     """found [m, n + TILE], zeros at first: the product of each record's input, a bias behind it,
-    with that so many records later in the same client: twice, unless they are one."""
+    with that of a later record, by this offset, in the same client: twice, unless they are one."""
     for k in range(offsets.size - 1):
         for i in range(offsets[k], offsets[k + 1]):
             for apart in range(min(found.shape[0], offsets[k + 1] - i)):
@@ -310,8 +310,8 @@ def _add(begin: Any, end: Any, errors: Any, x: Any, part: Any, own: Any) -> None
 
 @kernel(products, rows, softmax)
 def sum_of_clients(
-    records: Records, parameters: Any, classes: int, blocks: Any, clips: MeanClips, grid: float,
-    total: Any,
+    records: RecordArrays, parameters: Any, classes: int, blocks: Any, clips: MeanClips,
+    grid: float, total: Any,
 ) -> int:  # fmt: skip
     """total [d] = the sum of all clients' means, that of the block of clients from blocks[b] on
     rounded to multiples of `grid`; returns as above. Where means are not clipped it is that of all

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_shuffle.gradients.engine import Batch, Loss
+from fl_shuffle.gradients.engine import GradientBatch, Loss
 from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.networks.chain import Network
 from fl_shuffle.gradients.networks.engine import NetworkEngine
@@ -19,14 +19,15 @@ from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 
 if TYPE_CHECKING:
-    from fl_shuffle.gradients.softmax_loops import MeanClips, Records
+    from fl_shuffle.gradients.softmax_loops import MeanClips, RecordArrays
 
 MOST_WEIGHTS = 1 << 16
 """Weights are read again for every tile of records: they must stay in the second-level cache."""
 MOST_CLASSES = 32
 """With more classes a tile's errors leave the first-level cache."""
 LEAST_PRODUCTS = 1 << 24
-"""Below so many multiplications a round, loading the compiled loop takes longer than it saves."""
+"""Below this many multiplications per round, loading the compiled loop takes longer than it
+saves."""
 
 NONE = np.zeros(0)
 """What loops get in the place of arrays that they do not look at."""
@@ -77,13 +78,13 @@ class SoftmaxRegression(NetworkEngine):
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         return move_error_float32(sizes, self._loops.TILE)
 
-    def _records(self, batch: Batch, shares: NDArray[np.float64]) -> Records:
+    def _records(self, batch: GradientBatch, shares: NDArray[np.float64]) -> RecordArrays:
         """The batch's records, each of which counts its client's of the shares [k]."""
         labels = batch.labels
         if batch.unusable is not None:
             labels = labels.masked_fill(batch.unusable, -1)
         limits = np.ones(len(batch.sizes)) if batch.limits is None else batch.limits.numpy()
-        return self._loops.Records(
+        return self._loops.RecordArrays(
             batch.inputs.detach().reshape(len(labels), -1).contiguous().numpy(),
             labels.contiguous().numpy(),
             np.concatenate([[0], np.cumsum(batch.sizes)]),
@@ -94,7 +95,7 @@ class SoftmaxRegression(NetworkEngine):
         )
 
     def _means(
-        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: GradientBatch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         records = self._records(batch, 1.0 / batch.sizes)
         classes, blocks = self._network.classes, self.packing.starts(batch.sizes)

@@ -139,8 +139,8 @@ def of_the_machine(error: BaseException) -> bool:
 
 
 def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """So many numbers autograd keeps of one record of `shape` on the way forth: by a guess, if
-    `module` takes neither float32 nor int64 records of zeros."""
+    """Estimate the number of values that autograd keeps of one record of `shape` in a forward
+    pass, if `module` takes neither float32 nor int64 records of zeros."""
     module = copy.deepcopy(module).float().cpu()
     own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     count = 0

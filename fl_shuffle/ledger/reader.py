@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -13,17 +14,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.renamed import RenamedKeys, with_new_keys
 from fl_shuffle.accounting.add_remove import add_remove_of
-from fl_shuffle.accounting.reports import NOISE_KINDS
+from fl_shuffle.accounting.client_classes import NOISE_KINDS
 from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.events import OLD_COLUMNS
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, RunError
 from fl_shuffle.ledger import LEDGER, METRICS
-from fl_shuffle.ledger.store import SCHEMA_VERSION, facts_in, first_link, next_link
-from fl_shuffle.ledger.tables import EPSILONS, ROUNDS, TABLES, Cell, columns_with, damaged, read
+from fl_shuffle.ledger.store import SCHEMA_VERSION, UPGRADED, facts_in, first_hash, next_hash
+from fl_shuffle.ledger.tables import (
+    BY_COLUMN,
+    CSV_COLUMNS,
+    EPSILONS,
+    OLD_CSV,
+    OLD_SUMMARY,
+    RENAMED_SINCE,
+    ROUNDS,
+    TABLES,
+    Cell,
+    columns_with,
+    damaged,
+    read,
+)
 
-READABLE = (5, SCHEMA_VERSION)
-"""Schemas: version 0.1 wrote 5, without metrics and outcome."""
+FIRST = 5
+"""The schema of version 0.1, without metrics and outcome."""
+READABLE = (FIRST, UPGRADED, SCHEMA_VERSION)
+"""Schemas: version 0.2 wrote 6, without the column `rdp`, and with other names of columns."""
 
 
 class RunView:
@@ -33,11 +51,11 @@ class RunView:
     tables, `delta` that of every epsilon; in a `seeded` run a round that is played again has the
     same bits. `finished` says that the run came to its end: summary.json may be lost, this may not.
     `last_round` is the last recorded one, 0 before the first. `rows` are the committed rounds in
-    order, each by the columns of metrics.csv; epsilons are cumulative, nats, of the worst client,
-    None where a column says nothing. `metrics` maps a round to what was measured after it (in
-    version 0.1 its metrics.csv says that), `notes` lists (round, kind, text), `link` is the newest
-    of its attempts'. Raises `RunError` if there is no readable ledger at `path`, and if a cell
-    holds what no run writes.
+    order, each by the columns of metrics.csv; epsilons are cumulative, nats, of the most exposed
+    client, None where a column says nothing. `metrics` maps a round to what was measured after it
+    (in version 0.1 its metrics.csv says that), `notes` lists (round, kind, text), `hash` is the
+    newest of its attempts'. Raises `RunError` if there is no readable ledger at `path`, and if a
+    cell holds what no run writes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,44 +78,51 @@ class RunView:
     def _read(self, database: sqlite3.Connection, written: Mapping[str, Any]) -> None:
         path, clients = self.path, self.config["data"]["clients"]
         place = {cell.name: number for number, cell in enumerate(TABLES["rounds"])}
+        self._schema = schema = self.meta["schema"]
         self.rows = [
             {name: row[place[stored]] for name, stored in ROUNDS.items()}
-            for row in read(path, database, "rounds", n_reports=(0, clients))
+            for row in read(path, database, "rounds", schema, num_reports=(0, clients))
         ]
         self.last_round = int(self.rows[-1]["round"]) if self.rows else 0
         self.metrics: dict[int, dict[str, float]] = {}
-        if self.meta["schema"] != SCHEMA_VERSION:
+        if schema == FIRST:
             self.metrics = _metrics_of(self.directory / METRICS)
         else:
-            for number, name, value in read(path, database, "metrics"):
+            for number, name, value in read(path, database, "metrics", schema):
                 self.metrics.setdefault(number, {})[name] = float(value)
-        self.notes: list[tuple[int, str, str]] = read(path, database, "notes")
-        newest = database.execute("SELECT link FROM reservations ORDER BY attempt DESC LIMIT 1")
-        self.link = str((newest.fetchone() or (self.meta["link"],))[0])
+        self.notes: list[tuple[int, str, str]] = read(path, database, "notes", schema)
+        (name,) = (cell.named_in(schema) for cell in TABLES["reservations"] if cell.name == "hash")
+        newest = database.execute(f"SELECT {name} FROM reservations ORDER BY attempt DESC LIMIT 1")
+        self.hash = str((newest.fetchone() or (self.meta["hash"],))[0])
 
     @property
     def epsilon(self) -> float | None:
-        """The reported epsilon: that of the column `headline`, which matches what was released."""
+        """The reported epsilon: that of the column `headline`, which matches what was released;
+        infinite where nothing protects anybody."""
+        if self.headline == "none" and self.rows:
+            return math.inf
         return self.spent(self.headline)
 
     @property
     def lower(self) -> float | None:
         """What an attack on what was released certainly reaches: never above `epsilon`."""
-        return self.spent("sum_lower" if self.headline == "sum" else "lower")
+        return self.spent("sum_lower" if self.headline == "sum" else "shuffled_lower")
 
     @property
     def headline(self) -> str:
         """The column of the reported epsilon: `sum` where sums alone are released, and it says
-        something; `local` where clients declare what they did."""
+        something; `local` where clients declare what they did; `none` without any privacy."""
+        if self.config["privacy"]["randomizer"] == "none":
+            return "none"
         if self.config["privacy"]["randomizer"] == "declared":
             return "local"
         summed = self.config["privacy"]["release"] == "sum" and self.spent("sum") is not None
-        return "sum" if summed else "proven"
+        return "sum" if summed else "shuffled"
 
     def spent(self, column: str) -> float | None:
-        """Epsilon of a column after the last recorded round (nats, worst client); None where the
-        column says nothing, and before the first round."""
-        return self.rows[-1][EPSILONS[column]] if self.rows else None
+        """Epsilon of a column after the last recorded round (nats, most exposed client); None where
+        the column says nothing, and before the first round."""
+        return self.rows[-1][EPSILONS[column]] if self.rows and column in EPSILONS else None
 
     @property
     def sum_add_remove(self) -> float | None:
@@ -113,15 +138,22 @@ class RunView:
     def columns(self) -> tuple[str, ...]:
         """Of metrics.csv."""
         found = [name for each in self.metrics.values() for name in each]
-        return columns_with([*(self.meta.get("metrics") or ()), *found])
+        own = [*(self.meta.get("metrics") or ()), *found]
+        if self._schema < RENAMED_SINCE:
+            # A metric of the user's may have had a name that is a column's since.
+            own = [name for name in own if name not in (*CSV_COLUMNS, *OLD_CSV)]
+        return columns_with(own)
 
     def table(self) -> dict[str, NDArray[Any]]:
         """The same as metrics.csv: columns by name, one row a round; NaN where there is nothing."""
-        lines, whole = self.lines, ("round", "n_reports")
-        return {
-            name: np.array([row.get(name) for row in lines], np.int64 if name in whole else float)
-            for name in self.columns
-        }
+        lines, whole = self.lines, ("round", "num_reports")
+        return RenamedKeys(
+            {
+                name: np.array([row.get(name) for row in lines], int if name in whole else float)
+                for name in self.columns
+            },
+            OLD_CSV,
+        )
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -130,17 +162,18 @@ class RunView:
 
 
 class LedgerRecord(RunView):
-    """All that a reviewer needs of a ledger, whose links are checked.
+    """All that a reviewer needs of a ledger, whose hashes are checked.
 
-    `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilons[name]` have an
-    entry per committed round, NaN where a column does not apply. `attempts` lists (round, mask of
-    clients, how many of the reports are unusable) per release, in order: a round that was tried
-    again after a crash stands there once for each attempt that may have released something else.
-    `recorded_spend` is every client's (rounds,
-    proven, sum, local) [clients, 4] as recorded at the run's end, NaN where a column says nothing,
-    None before that. `entries` says how much was written of its attempts (`Ledger.entries`),
-    `checkpoint` from where to go on: (round, state), None for a run that never got that far;
-    `first_round` is the one after it.
+    `class_of` [clients] indexes `classes`. `total_epsilon` [clients] is what each client may spend
+    in the run (nats), None where budgets are of one report. `rounds`, `reports` and each of
+    `epsilons[name]` have an entry per committed round, NaN where a column does not apply.
+    `attempts` lists (round, mask of clients, how many of the reports are unusable) per release, in
+    order: a round that was tried again after a crash stands there once for each attempt that may
+    have released something else. `recorded_spend` is every client's (rounds, shuffled, sum, local)
+    [clients, 4] as recorded at the run's end, NaN where a column says nothing, None before that.
+    `entries` says how much was written of its attempts (`Ledger.entries`), `checkpoint` from where
+    to go on: (round, state), None for a run that never got that far; `first_round` is the one after
+    it.
 
     Raises `RunError` also if the plan or the attempts are no longer what was written.
     """
@@ -148,10 +181,11 @@ class LedgerRecord(RunView):
     def _read(self, database: sqlite3.Connection, written: Mapping[str, Any]) -> None:
         super()._read(database, written)
         path = self.path
-        self.classes = _classes(path, database)
-        self.class_of = _class_of(path, database, len(self.classes))
-        first = first_link(written, self.classes, self.class_of)
-        if first != self.meta["link"]:
+        self.classes = _classes(path, database, self._schema)
+        self.class_of = _class_of(path, database, self._schema, len(self.classes))
+        self.total_epsilon = _totals(path, self.meta, self.class_of, len(self.classes))
+        first = first_hash(written, self.classes, self.class_of)
+        if first != self.meta["hash"]:
             raise RunError(
                 f"{path} was changed: configuration, classes or clients are not what the run was "
                 "started with; put the run's own ledger back"
@@ -159,8 +193,8 @@ class LedgerRecord(RunView):
         clients, size = len(self.class_of), (len(self.class_of) + 7) // 8
         limits = {"expected_reports": (0, clients), "present": (size, size)}
         limits["released"] = (0, 1 + clients)
-        tried = read(path, database, "reservations", **limits)
-        self.link = require_links(path, first, tried)
+        tried = read(path, database, "reservations", self._schema, **limits)
+        self.hash = require_hashes(path, first, tried)
         self.entries = 2 * len(tried) - (not tried[-1][4]) if tried else 0
         released = [(row[1], _mask(row[5], clients), row[4] - 1) for row in tried if row[4]]
         # A repeated attempt of a seeded run releases the same bits again: it counts once.
@@ -168,11 +202,11 @@ class LedgerRecord(RunView):
             list({row[0]: row for row in released}.values()) if self.seeded else released
         )
         table = self.table()
-        self.rounds, self.reports = table["round"], table["n_reports"]
+        self.rounds, self.reports = table["round"], table["num_reports"]
         self.epsilons = {name: table[key] for name, key in EPSILONS.items()}
-        spend = read(path, database, "client_spend")
+        spend = read(path, database, "client_spend", self._schema)
         self.recorded_spend = np.array(spend, dtype=np.float64)[:, 1:] if spend else None
-        kept = read(path, database, "checkpoint")
+        kept = read(path, database, "checkpoint", self._schema)
         self.checkpoint: tuple[int, bytes | str] | None = kept[0][1:] if kept else None
         self.first_round = 1 + (self.checkpoint[0] if self.checkpoint else 0)
 
@@ -197,8 +231,8 @@ def _mask(bits: bytes | None, clients: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=clients).astype(bool)
 
 
-def _classes(path: Path, database: sqlite3.Connection) -> ClassTable:
-    rows = read(path, database, "classes")
+def _classes(path: Path, database: sqlite3.Connection, schema: int) -> ClassTable:
+    rows = read(path, database, "classes", schema)
     if not rows:
         raise RunError(f"{path} is damaged: it knows no classes; use an intact copy")
     _, noise, *columns, records, _ = zip(*rows, strict=True)
@@ -212,30 +246,45 @@ def _classes(path: Path, database: sqlite3.Connection) -> ClassTable:
         raise RunError(f"{path} is damaged: its classes: {error}") from None
 
 
-def _class_of(path: Path, database: sqlite3.Connection, classes: int) -> NDArray[np.int64]:
-    rows = read(path, database, "clients", class_id=(0, classes - 1))
+def _class_of(
+    path: Path, database: sqlite3.Connection, schema: int, classes: int
+) -> NDArray[np.int64]:
+    rows = read(path, database, "clients", schema, class_id=(0, classes - 1))
     table = np.array(rows, dtype=np.int64).reshape(len(rows), 2)
     if not np.array_equal(table[:, 0], np.arange(len(rows))) or not len(rows):
         raise damaged(path, "client_id of clients", len(rows), "0, 1, 2, ... without a gap")
     return np.ascontiguousarray(table[:, 1])
 
 
-def require_links(path: Path, first: str, rows: Sequence[tuple[Any, ...]]) -> str:
-    """The link after the last of these rows of `reservations`, from the `first` before all of them;
+def _totals(
+    path: Path, meta: Mapping[str, Any], class_of: NDArray[np.int64], classes: int
+) -> NDArray[np.float64] | None:
+    """Each client's total [clients]; None where budgets are of reports."""
+    totals = meta.get("totals")
+    if totals is None:
+        return None
+    numbers = isinstance(totals, list) and Cell("totals", float, most=math.inf).holds(totals)
+    if not numbers or len(totals) != classes:
+        raise damaged(path, "totals of meta", totals, f"{classes} numbers")
+    return np.array(totals, dtype=np.float64)[class_of]
+
+
+def require_hashes(path: Path, first: str, rows: Sequence[tuple[Any, ...]]) -> str:
+    """The hash after the last of these rows of `reservations`, from the `first` before all of them;
     raises `RunError` where one does not fit."""
-    link = first
+    last = first
     for number, (*row, written) in enumerate(rows, 1):
-        link = next_link(link, tuple(row))
-        if row[0] != number or written != link:
+        last = next_hash(last, tuple(row))
+        if row[0] != number or written != last:
             raise RunError(
                 f"{path} was changed: attempt {number} (round {row[1]}) is not what was written "
                 "there, or one before it is missing; put the run's own ledger back"
             )
-    return link
+    return last
 
 
 FACTS = (
-    *(Cell(name, str) for name in ("run", "relation", "test_data", "link", "started")),
+    *(Cell(name, str) for name in ("run", "relation", "test_data", "hash", "started")),
     *(Cell(name, str) for name in ("code_version", "python")),
     Cell("dimension", int, 1), Cell("records_not_covered", int),
     *(Cell(name, dict) for name in ("config", "data", "libraries")),
@@ -247,7 +296,9 @@ FACTS = (
 
 
 def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts with their configuration made whole; raises `RunError` for one that is no fact."""
+    """The facts by today's names, with their configuration made whole; raises `RunError` for one
+    that is no fact."""
+    meta = _by_new_names(meta)
     for cell in FACTS:
         if not cell.holds([meta.get(cell.name)]):
             raise damaged(path, f"{cell.name} of meta", meta.get(cell.name), cell.allowed)
@@ -262,6 +313,21 @@ def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
         return {**meta, "config": parse_config(meta["config"]).to_dict()}
     except FlShuffleError as error:
         raise RunError(f"{path} is damaged: its configuration: {error}") from None
+
+
+def _by_new_names(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts of a ledger of an older schema as this version names them."""
+    if meta["schema"] >= RENAMED_SINCE:
+        return meta
+    found: dict[str, Any] = with_new_keys(meta, {"link": "hash"})
+    for name in ("outcome", "summary"):
+        if isinstance(meta.get(name), dict):
+            found[name] = told = with_new_keys(meta[name], OLD_SUMMARY)
+            for each in set(BY_COLUMN) & set(told):
+                told[each] = with_new_keys(told[each], OLD_COLUMNS)
+            if told.get("headline") == "proven":
+                told["headline"] = "shuffled"
+    return found
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_shuffle.durable_files import replace_file, sync_folder
+from fl_shuffle._internal.durable_files import replace_file, sync_folder
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.store import STATE
 

@@ -6,11 +6,11 @@ release follows, so at every moment the file covers everything that was released
 simulation committing a round and reserving the next one is one transaction.
 
 Every attempt at a round is a row of `reservations`, and a release is recorded under the attempt
-that made it. Attempts are linked: each carries a digest of its row and of everything before it. A
-ledger whose attempts were changed, taken out, put in another order or mixed with another run's no
-longer fits its links. There is no key: whoever means to forge can compute new ones, but the last
-link stands in summary.json, too. Links are made of cells of the ledger alone, so they tell nothing
-that it does not tell. SQLite's write-ahead log is merged into the
+that made it. Attempts are a hash chain: each carries a digest of its row and of everything before
+it. A ledger whose attempts were changed, taken out, put in another order or mixed with another
+run's no longer fits its hashes. There is no key: a forger can compute new ones, but the last hash
+stands in summary.json, too. Hashes are made of cells of the ledger alone, so they tell nothing that
+it does not tell. SQLite's write-ahead log is merged into the
 file whenever that is made durable: a copy of the one file is enough for a report.
 """
 
@@ -30,12 +30,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
+from fl_shuffle._internal.durable_files import replace_file, said_in_one_line
+from fl_shuffle.accounting.client_classes import NOISE_KINDS, ClientClass
 from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
 from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.durable_files import replace_file, said_in_one_line
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.tables import ATTENDANCE, LOWER_NAMES, PAIRS, ROUNDS, SPENT_NAMES, TABLES
+from fl_shuffle.ledger.tables import (
+    ATTENDANCE,
+    LOWER_NAMES,
+    PAIRS,
+    PARTICIPATION,
+    ROUNDS,
+    SPENT_NAMES,
+    TABLES,
+    Cell,
+)
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
@@ -43,15 +52,18 @@ if TYPE_CHECKING:
 
 STATE = "state-"
 """Begins the name of a file beside the ledger with a large model's state; its digest ends it."""
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised whenever a table changes: another version's ledger is refused, not misread."""
+UPGRADED = 6
+"""Runs of this schema go on after `upgrade_ledger`."""
 
 CHANGEABLE = (
     *("run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes", "run.ray_address"),
+    "run.checkpoint_every",
     *("data.root", "budgets.file"),
 )
-"""Settings that may differ when a run goes on. Where the data and budgets lie may, too: what is in
-them is compared."""
+"""Settings that may differ when a run is resumed. Where the data and budgets lie may, too: what
+is in them is compared."""
 
 WITNESS_AT = 21
 """The byte of a run directory's lock file from which on the ledger tells of itself there, a line
@@ -61,11 +73,13 @@ whose directory it is."""
 COVERED = ("schema", "seed", "data", "relation", "dimension")
 
 
-def first_link(
+def first_hash(
     meta: Mapping[str, Any], classes: Iterable[ClientClass], class_of: NDArray[np.int64]
 ) -> str:
-    """The link before the first attempt: who the clients are, and what they were promised."""
+    """The hash before the first attempt: who the clients are, and what they were promised."""
     facts = {key: meta.get(key) for key in COVERED}
+    # The chain of an upgraded ledger continues as it was begun.
+    facts["schema"] = meta.get("chain_schema", facts["schema"])
     config = settings_of(meta.get("config", {}))
     facts["config"] = {key: value for key, value in config.items() if key not in CHANGEABLE}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -77,8 +91,8 @@ def first_link(
     return digest.hexdigest()
 
 
-def next_link(previous: str, attempt: tuple[Any, ...]) -> str:
-    """The link after a row of `reservations`, given as (attempt, round, expected reports, epsilon,
+def next_hash(previous: str, attempt: tuple[Any, ...]) -> str:
+    """The hash after a row of `reservations`, given as (attempt, round, expected reports, epsilon,
     released, present)."""
     return hashlib.sha256(f"{previous} {attempt!r}".encode()).hexdigest()
 
@@ -115,12 +129,12 @@ class Ledger:
                 f"schema {SCHEMA_VERSION} alone; go on with the version that began it"
             )
         self.run = str(meta.get("run", ""))
-        """The run's random identifier, the same when it goes on."""
+        """The run's random identifier, the same after a resume."""
         self._lock, self._merges = lock, not replayed
-        # The attempt that may be released: its row before that, and the link before it.
+        # The attempt that may be released: its row before that, and the hash before it.
         self._attempt: tuple[tuple[Any, ...], str] | None = None
-        self._first = str(meta.get("link", ""))
-        self._link = self._newest()[2]
+        self._first = str(meta.get("hash", ""))
+        self._hash = self._newest()[2]
 
     @property
     def entries(self) -> int:
@@ -158,21 +172,18 @@ class Ledger:
         Nothing stays beside it: a run that is finished is not gone on with.
         """
         # A column that says nothing is NaN, which SQLite keeps as NULL.
-        columns = (totals.rounds, totals.proven, totals.sum, totals.local)
+        columns = (totals.rounds, totals.shuffled, totals.sum, totals.local)
         fill(self._db, "client_spend", *columns)
         for name, column in attacks.items():
-            own = [(value, last_round, index) for index, value in column.epsilon.items()]
             worst = (column.worst, last_round)
             self._db.execute(f"UPDATE rounds SET {name} = ? WHERE round = ?", worst)
-            where = "WHERE round = ? AND class_id = ?"
-            self._db.executemany(f"UPDATE round_classes SET {name} = ? {where}", own)
         for key, value in facts.items():
             self.set_meta(key, value)
         self._db.execute("DELETE FROM checkpoint WHERE typeof(state) = 'text'")
         self._db.commit()
         self._merge()
         self._db.execute("VACUUM")
-        # Whoever reads the file later needs no side files. A reader that has it open now keeps it
+        # A later reader of the file needs no side files. A reader that has it open now keeps it
         # from changing its mode: it is complete all the same.
         with suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA journal_mode = DELETE")
@@ -205,88 +216,89 @@ class Ledger:
         is recorded; None if nothing leaves the shuffler before that.
         Raises `RunError` if somebody else has written an attempt since this ledger's last one.
         """
-        newest, _, link = self._newest()
-        if link != self._link:
+        newest, _, last = self._newest()
+        if last != self._hash:
             raise RunError(
                 f"another process writes in {self.path}: this one stops, and releases nothing more"
             )
         present = None if released is None else _bitmap(released)
         used = int(released is not None)
         row = (newest + 1, round_number, expected_reports, float(epsilon), used, present)
-        before, self._link = self._link, next_link(self._link, row)
-        insert(self._db, "reservations", [(*row, self._link)], new=True)
+        before, self._hash = self._hash, next_hash(self._hash, row)
+        insert(self._db, "reservations", [(*row, self._hash)], new=True)
         self._attempt = (row, before)
         self.flush()
 
-    def record(self, spend: Spend, counts: Mapping[int, int], present: NDArray[np.bool_]) -> None:
+    def record(self, spend: Spend, present: NDArray[np.bool_]) -> None:
         """Stage what the reserved round really was; the next `reserve` or `flush` makes it durable.
 
-        `counts` are the reports of the classes that are written down one by one. If it is
-        interrupted, nothing is staged. Raises `RunError` if the round is not the reserved one.
+        If it is interrupted, nothing is staged. Raises `RunError` if the round is not the reserved
+        one.
         """
         if self._attempt is None or self._attempt[0][1] != spend.round_number:
             raise RunError(f"round {spend.round_number} is not the one under way in {self.path}")
         reserved, before = self._attempt
-        self._record((*reserved[:4], 1, _bitmap(present)), before, spend, counts)
+        self._record((*reserved[:4], 1, _bitmap(present)), before, spend)
 
-    def amend(
-        self, spend: Spend, counts: Mapping[int, int], present: NDArray[np.bool_], unusable: int
-    ) -> bool:
+    def amend(self, spend: Spend, present: NDArray[np.bool_], unusable: int) -> bool:
         """Stage that `unusable` of the newest attempt's reports hide nobody, and what it costs;
-        returns whether the ledger did not know that.
+        returns whether the ledger did not know that. The recorded number never falls.
 
         Otherwise as `record`. Raises `RunError` if the newest attempt is not this round's, with
         these reports.
         """
         newest = self._db.execute(
-            "SELECT attempt, round, expected_reports, epsilon, released, present, link "
+            "SELECT attempt, round, expected_reports, epsilon, released, present, hash "
             "FROM reservations ORDER BY attempt DESC LIMIT 2"
         ).fetchall()
         known = newest[0] if newest else (0,) * 7
-        if (known[1], known[5], known[6]) != (spend.round_number, _bitmap(present), self._link):
+        if (known[1], known[5], known[6]) != (spend.round_number, _bitmap(present), self._hash):
             raise RunError(
                 f"the newest attempt in {self.path} is not round {spend.round_number} with these "
                 "reports: another process writes there; nothing more is released"
             )
         before = newest[1][6] if len(newest) > 1 else self._first
-        self._record((*known[:4], 1 + unusable, known[5]), before, spend, counts)
-        return known[4] != 1 + unusable
+        # Reports that hid nobody once never hide anybody again, whatever is asked later.
+        released = max(known[4], 1 + unusable)
+        self._record((*known[:4], released, known[5]), before, spend)
+        return bool(known[4] != released)
 
-    def _record(
-        self, row: tuple[Any, ...], before: str, spend: Spend, counts: Mapping[int, int]
-    ) -> None:
+    def unusable(self, round_number: int) -> int:
+        """Return how many reports of the newest attempt are known to hide nobody; 0 where it is
+        not this round's."""
+        newest = self._db.execute(
+            "SELECT round, released FROM reservations ORDER BY attempt DESC LIMIT 1"
+        ).fetchone()
+        return max(0, newest[1] - 1) if newest and newest[0] == round_number else 0
+
+    def _record(self, row: tuple[Any, ...], before: str, spend: Spend) -> None:
         """Stage the newest attempt's row as it is now, and what the round has spent."""
-        link = next_link(before, row)
+        now = next_hash(before, row)
         spent = [spend.columns[name] for name in SPENT_NAMES]
         later = [None] * len(LOWER_NAMES)
-        each = [
-            (spend.round_number, index, count, *(one.epsilon.get(index) for one in spent), *later)
-            for index, count in counts.items()
-        ]
-        whole = (spend.round_number, spend.n_reports, row[2], spend.delta, spend.mu_round,
+        whole = (spend.round_number, spend.num_reports, row[2], spend.delta, spend.mu_round,
                  spend.mu_total, *(one.worst for one in spent), *later, None)  # fmt: skip
         try:
             insert(self._db, "rounds", [whole])
             changed = self._db.execute(
-                "UPDATE reservations SET released = ?, present = ?, link = ? "
-                "WHERE attempt = ? AND round = ? AND link = ?",
-                (row[4], row[5], link, *row[:2], self._link),
+                "UPDATE reservations SET released = ?, present = ?, hash = ? "
+                "WHERE attempt = ? AND round = ? AND hash = ?",
+                (row[4], row[5], now, *row[:2], self._hash),
             ).rowcount
             if changed != 1:
                 raise RunError(
                     f"attempt {row[0]} at round {spend.round_number} is no longer in {self.path} "
                     "as it was reserved: another process writes there; nothing is released"
                 )
-            insert(self._db, "round_classes", each)
         except BaseException:
             self._db.rollback()  # to the reservation, which is durable
             raise
-        self._link = link
+        self._hash = now
 
     def _newest(self) -> tuple[int, int, str]:
-        """Number, release and link of the newest attempt; before there is one the first link."""
+        """Number, release and hash of the newest attempt; before there is one the first hash."""
         found = self._db.execute(
-            "SELECT attempt, released, link FROM reservations ORDER BY attempt DESC LIMIT 1"
+            "SELECT attempt, released, hash FROM reservations ORDER BY attempt DESC LIMIT 1"
         ).fetchone()
         return (0, 1, self._first) if found is None else found
 
@@ -320,6 +332,18 @@ class Ledger:
             self._forget_states(state)
         insert(self._db, "checkpoint", [(0, round_number, state)])
 
+    def change_settings(self, config: Mapping[str, Any]) -> None:
+        """Add what may change of a resumed run, as it is in this resolved configuration.
+
+        Everything else stays as it was written: it is in the chain, and a version that knows other
+        settings would name them differently.
+        """
+        stored = facts_in(self._db, self.path)["config"]
+        for key in CHANGEABLE:
+            section, name = key.split(".")
+            stored.setdefault(section, {})[name] = config[section][name]
+        self.set_meta("config", stored)
+
     def set_meta(self, key: str, value: Any) -> None:
         """Add or change one fact."""
         insert(self._db, "meta", [(key, json.dumps(value))])
@@ -333,7 +357,7 @@ def create_ledger(
     The file appears in one step, whole. Raises `RunError` if it cannot be created.
     """
     kinds = ClassTable.of(classes)
-    facts = {**meta, "link": first_link(meta, kinds, class_of)}
+    facts = {**meta, "hash": first_hash(meta, kinds, class_of)}
 
     def write(unfinished: Path) -> None:
         with closing(sqlite3.connect(unfinished)) as database:
@@ -348,6 +372,39 @@ def create_ledger(
 
     with said_in_one_line(path, "created"):
         replace_file(path, write)
+
+
+def upgrade_ledger(path: Path, rdp: Mapping[int, float | None]) -> None:
+    """Bring the ledger of an unfinished run from schema `UPGRADED` to this one, or leave it as it
+    is.
+
+    `rdp` is the new column of the rounds that it holds. The chain stays that of the old schema,
+    which `chain_schema` says from now on. Raises `RunError` if the ledger cannot be changed.
+    """
+    try:
+        with closing(_connect(path, "FULL")) as database:
+            # SQLite changes tables within a transaction, which Python does not begin for them.
+            database.isolation_level = None
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                # The old view stands in the way of new names; it is made again below.
+                database.execute("DROP VIEW IF EXISTS attendance")
+                database.execute("DROP TABLE round_classes")
+                for table, cells in TABLES.items():
+                    for cell in cells:
+                        _bring(database, table, cell)
+                new = [(value, number) for number, value in rdp.items()]
+                database.executemany("UPDATE rounds SET rdp = ? WHERE round = ?", new)
+                _create_views(database)
+                database.execute("UPDATE meta SET key = 'hash' WHERE key = 'link'")
+                facts = {"chain_schema": UPGRADED, "schema": SCHEMA_VERSION}
+                insert(database, "meta", ((key, json.dumps(fact)) for key, fact in facts.items()))
+            except BaseException:
+                database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise RunError(f"{path} cannot be brought to schema {SCHEMA_VERSION}: {error}") from None
 
 
 def facts_in(database: sqlite3.Connection, path: Path) -> dict[str, Any]:
@@ -374,7 +431,21 @@ def create_tables(database: sqlite3.Connection) -> None:
         pair = PAIRS.get(name)
         rest = f", PRIMARY KEY ({pair})) WITHOUT ROWID" if pair else ")"
         database.execute(f"CREATE TABLE {name} ({', '.join(parts)}{rest}")
-    database.execute(ATTENDANCE)
+    _create_views(database)
+
+
+def _create_views(database: sqlite3.Connection) -> None:
+    for view in (PARTICIPATION, ATTENDANCE):
+        database.execute(view)
+
+
+def _bring(database: sqlite3.Connection, table: str, cell: Cell) -> None:
+    """Have a column of schema `UPGRADED` as this schema has it."""
+    old = cell.named_in(UPGRADED)
+    if old == "NULL":
+        database.execute(f"ALTER TABLE {table} ADD COLUMN {cell.declared}")
+    elif old != cell.name:
+        database.execute(f"ALTER TABLE {table} RENAME COLUMN {old} TO {cell.name}")
 
 
 def insert(
@@ -382,7 +453,9 @@ def insert(
 ) -> None:
     """Write rows; one of the same key is replaced, unless all must be new."""
     verb, cells = "INSERT" if new else "INSERT OR REPLACE", ", ".join("?" * len(TABLES[table]))
-    database.executemany(f"{verb} INTO {table} VALUES ({cells})", rows)
+    # By name: the columns of an upgraded ledger stand in another order.
+    names = ", ".join(cell.name for cell in TABLES[table])
+    database.executemany(f"{verb} INTO {table} ({names}) VALUES ({cells})", rows)
 
 
 def fill(database: sqlite3.Connection, table: str, *columns: NDArray[Any]) -> None:

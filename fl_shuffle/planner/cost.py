@@ -9,31 +9,27 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import binom
 
+from fl_shuffle._internal.arrays import Counts, Vector
+from fl_shuffle._internal.renamed import renamed_attribute
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.add_remove import add_remove_of
-from fl_shuffle.accounting.attacks.certain_loss import certain_losses
-from fl_shuffle.accounting.attacks.sum_attack import sum_lower_column
+from fl_shuffle.accounting.attendance import SURPRISE, rounds_taken, surely
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilons
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
+from fl_shuffle.accounting.client_classes import ROUND_EXACT_REPORTS, ClientClass
 from fl_shuffle.accounting.guarantee import proof_over_attack
-from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ClientClass
+from fl_shuffle.accounting.lower_bounds.certain_loss import certain_losses
+from fl_shuffle.accounting.lower_bounds.sum_attack import sum_lower_column
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.sum_account import SumAccount, SumTable
-from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.accounting.rounds.threat_model import ThreatModel
 from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import NotApplicableError
-from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
-
-SURPRISE = 0.01
-"""How probable it may be that a drawn run costs more than what is planned."""
-
-Vector = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from fl_shuffle.randomizers.calibration import Calibration, make_plan
+from fl_shuffle.randomizers.total_budgets import Tell, silent
 
 
 @dataclass(frozen=True)
@@ -58,18 +54,39 @@ class ClassCost:
 
 
 @dataclass(frozen=True)
+class TotalCost:
+    """What is planned for the clients of one total: how their reports are made, and their epsilon.
+
+    `total` is what each may spend in the run, `clip_norm` the norm its update (or its records) are
+    clipped to, `noise_scale` that of a report, `report_epsilon` the epsilon of one report to an
+    attacker who sees it alone, `epsilon` what all rounds cost if all reports arrive that are asked
+    for. All in nats at the run's delta.
+    """
+
+    total: float
+    clients: int
+    clip_norm: float
+    noise_scale: float
+    report_epsilon: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
 class Cost:
-    """What a run will cost, in nats at `delta`, for replacing one `unit` of the worst client.
+    """What a run will cost, in nats at `delta`, for replacing one `unit` of the most exposed
+    client.
 
     `certain`: every client takes part in every round, so `epsilon` is proven beforehand; otherwise
     it is exceeded with probability `SURPRISE` at most, and the run counts what really happened.
-    `proven_over_lower` is `epsilon` over what an attack certainly reaches (None: none that is
+    `tightness` is `epsilon` over what an attack certainly reaches (None: none that is
     known). `noise_of_mean` is the length of the noise of a round's mean report over its clip,
     for `dimension` numbers (None: only the run knows, and it is that of one number).
     `sum_epsilon_add_remove` is `epsilon` where a unit is taken out instead of replaced, to compare
     with accountants of central DP-SGD: no guarantee (None: reports are seen, or it does not apply).
     `declared`: clients train privately themselves, nothing of it is proven, and the noise is that
-    of steps over one record each.
+    of steps over one record each. `totals`: what is planned for each distinct total of the run,
+    smallest first (empty: budgets are of reports). Without any privacy `epsilon` is infinite, and
+    there are no `classes`.
     """
 
     epsilon: float
@@ -77,20 +94,25 @@ class Cost:
     rounds: int
     unit: str
     certain: bool
-    proven_over_lower: float | None
+    tightness: float | None
     classes: tuple[ClassCost, ...]
     dimension: int | None
     noise_of_mean: float | None
     sum_epsilon_add_remove: float | None
     declared: bool
+    totals: tuple[TotalCost, ...] = ()
+
+    proven_over_lower = renamed_attribute("proven_over_lower", "tightness")
 
     @property
     def status(self) -> str:
         """What `epsilon` is, in one word."""
+        if not self.classes:
+            return "none"
         return "declared" if self.declared else "proven" if self.certain else "expected"
 
 
-def cost_of(config: Config) -> Cost:
+def cost_of(config: Config, tell: Tell = silent) -> Cost:
     """What a configuration will cost if all reports that are asked for arrive.
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
@@ -99,8 +121,18 @@ def cost_of(config: Config) -> Cost:
     whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients that declare their
     training it is what they declare. Raises `FlShuffleError`.
     """
-    plan, dimension = plan_of(config)
+    plan, dimension = plan_of(config, tell)
+    if config.privacy.randomizer == "none":
+        return Cost(
+            math.inf, config.privacy.target_delta, config.run.rounds, config.privacy.unit,
+            certain=True, tightness=None, classes=(), dimension=dimension,
+            noise_of_mean=0.0, sum_epsilon_add_remove=None, declared=False,
+        )  # fmt: skip
     classes = _class_costs(config, plan, dimension)
+    if plan.totals is not None:
+        # No client takes part in a round that would take it above its total.
+        most = dict(zip(plan.class_of.tolist(), plan.totals.tolist(), strict=True))
+        classes = [replace(each, epsilon=min(each.epsilon, most[each.index])) for each in classes]
     aggregate, summed = config.training.schedule == "aggregate", config.privacy.release == "sum"
     share, delta = config.training.participation, config.privacy.target_delta
     epsilon, lower = (max(getattr(each, name) for each in classes) for name in ("epsilon", "lower"))
@@ -110,13 +142,30 @@ def cost_of(config: Config) -> Cost:
         rounds=config.run.rounds,
         unit=config.privacy.unit,
         certain=share == 1.0,
-        proven_over_lower=proof_over_attack(epsilon, lower or None),
+        tightness=proof_over_attack(epsilon, lower or None),
         classes=tuple(classes),
         dimension=dimension,
         noise_of_mean=plan.noise_of_mean(dimension or 1, share) if aggregate else None,
         sum_epsilon_add_remove=add_remove_of(config.to_dict(), epsilon, delta) if summed else None,
         declared=config.privacy.randomizer == "declared",
+        totals=_total_costs(plan, classes),
     )
+
+
+def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost, ...]:
+    """A row for each distinct total; where its clients differ, in records, the largest numbers."""
+    if plan.totals is None:
+        return ()
+    epsilons = {each.index: each.epsilon for each in classes}
+    reports, spent = plan.classes.epsilon0[plan.class_of], plan.class_of.tolist()
+    after = np.array([epsilons[kind] for kind in spent])
+    values, inverse = np.unique(plan.totals, return_inverse=True)
+    rows = []
+    for place, total in enumerate(values.tolist()):
+        own = inverse == place
+        most = (float(each[own].max()) for each in (plan.clip, plan.scale, reports, after))
+        rows.append(TotalCost(total, int(own.sum()), *most))
+    return tuple(rows)
 
 
 def trade_off_of(config: Config) -> dict[str, Any]:
@@ -125,6 +174,8 @@ def trade_off_of(config: Config) -> dict[str, Any]:
     `budget_lost` is the mean share of its epsilon0 that a client gives up to be rounded down.
     """
     costs = cost_of(config).classes
+    if not costs:
+        raise NotApplicableError("privacy.randomizer = 'none' has an infinite epsilon: no --grid")
     clients = [cost.clients for cost in costs]
 
     def each(values: list[float]) -> Any:
@@ -144,16 +195,16 @@ def trade_off_of(config: Config) -> dict[str, Any]:
     }
 
 
-def plan_of(config: Config) -> tuple[RandomizerPlan, int | None]:
+def plan_of(config: Config, tell: Tell = silent) -> tuple[Calibration, int | None]:
     """Every client's randomizer, and how many numbers a report has; None where only the run knows:
     of models of an app's own, and where data are not read."""
     from fl_shuffle.data.partitions import make_partition
     from fl_shuffle.data.sources import load_records
 
-    require_readable(config.budgets, config.data, config.privacy.randomizer)
+    require_readable(config)
     dimension = None
-    if config.data.records or config.app.custom_client:
-        records = np.full(config.data.clients, config.data.records or 1, dtype=np.int64)
+    if config.data.records_per_client or config.app.custom_client:
+        records = np.full(config.data.clients, config.data.records_per_client or 1, dtype=np.int64)
     else:
         source = load_records(config.data)
         parts = make_partition(
@@ -162,10 +213,10 @@ def plan_of(config: Config) -> tuple[RandomizerPlan, int | None]:
         records = parts.sizes
         dimension = _dimension(config, source.train_images.shape[1:], source.size)
     budgets = make_budgets(config.budgets, config.data.clients, _names(config))
-    return make_plan(config, budgets, records), dimension
+    return make_plan(config, budgets, records, tell), dimension
 
 
-def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) -> list[ClassCost]:
+def _class_costs(config: Config, plan: Calibration, dimension: int | None) -> list[ClassCost]:
     classes, privacy, share = plan.classes, config.privacy, config.training.participation
     if bool(classes.is_noise("user").any()):
         raise NotApplicableError(
@@ -208,7 +259,7 @@ def _class_costs(config: Config, plan: RandomizerPlan, dimension: int | None) ->
 
 
 def _sums_reach(
-    config: Config, plan: RandomizerPlan, rounds: int, dimension: int | None
+    config: Config, plan: Calibration, rounds: int, dimension: int | None
 ) -> dict[int, float]:
     """What the attack on the sums reaches against each class, if all clients are in every sum."""
     account = SumAccount.start(
@@ -227,10 +278,10 @@ def _of_batches(
 ) -> tuple[Counts, Vector]:
     """Of each class: among how many it hides, and its epsilon, by the run's own accountant.
 
-    To that it is one round in which so many reports of every client leave, each in a batch of its
+    To that it is one round in which several reports of every client leave, each in a batch of its
     own.
     """
-    share, trust = config.training.participation, Trust.of(config.to_dict())
+    share, trust = config.training.participation, ThreatModel.of(config.to_dict())
     present, seen_as = drawn_batch(batch, config.run.rounds, share)
     arrived = sum(kind.count for kind in present)
     lost = arrived - honest_reports(trust.assumed_honest, arrived)
@@ -246,9 +297,11 @@ def _of_batches(
         schedule="aggregate",
         delta=config.privacy.target_delta,
         dimension=dimension,
-        trust=replace(trust, assumed_honest=max(1, clients - lost), reports_per_round=rounds),
+        threat_model=replace(
+            trust, assumed_honest=max(1, clients - lost), reports_per_round=rounds
+        ),
     )
-    each = account.client_epsilons_after(1, np.ones(clients, dtype=bool))
+    each = account.preview(1, np.ones(clients, dtype=bool)).client_epsilons()
     epsilon = each[np.minimum(np.cumsum(sizes) - sizes, clients - 1)][seen_as]
     if trust.release == "sum":
         return np.full(len(batch), arrived - lost), epsilon
@@ -260,7 +313,7 @@ def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tup
 
     Some of the sums hide less with probability half of `SURPRISE` at most.
     """
-    if config.privacy.randomizer != "gaussian":
+    if config.privacy.randomizer not in ("gaussian", "discrete-gaussian"):
         raise NotApplicableError(
             "sum: a plan with training.participation < 1 is made for Gaussian reports alone"
         )
@@ -268,12 +321,12 @@ def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tup
     table = SumTable.of(batch, None)
     counts = np.array([kind.count for kind in batch])
     assumed = config.privacy.assumed_honest
-    honest = honest_reports(assumed, _surely(int(counts.sum()), share, rare) or 1)
+    honest = honest_reports(assumed, surely(int(counts.sum()), share, rare) or 1)
     if assumed is None:
         variance = drawn_variance(table.scale, table.grid, counts, share, rare)
         mu = table.shift / np.sqrt(variance) * ROUND_UP
     else:
-        # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
+        # For every draw, the honest ones' noise is at least the smallest of everybody's.
         mu = table.mu(counts, honest)
     epsilon = sum_epsilons(config.privacy.target_delta, mu * math.sqrt(rounds))
     return np.full(len(batch), honest), epsilon
@@ -304,18 +357,6 @@ def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | No
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def rounds_taken(rounds: int, participation: float, clients: int) -> int:
-    """So many rounds at most any of the clients takes part in, but for half of `SURPRISE`."""
-    if participation == 1.0:
-        return rounds
-    return max(1, int(binom.isf(0.5 * SURPRISE / clients, rounds, participation)))
-
-
-def _surely(count: int, participation: float, rare: float) -> int:
-    """So many of the clients take part at least, but for probability `rare`."""
-    return max(0, int(binom.ppf(rare, count, participation)))
-
-
 def drawn_batch(
     classes: list[ClientClass], rounds: int, participation: float
 ) -> tuple[list[ClientClass], list[int]]:
@@ -326,11 +367,11 @@ def drawn_batch(
     """
     if participation == 1.0:
         return classes, list(range(len(classes)))
-    cohorts: dict[tuple[str, float], list[int]] = {}
+    cohorts: dict[tuple[str, float, float], list[int]] = {}
     for index, kind in enumerate(classes):
-        cohorts.setdefault((kind.noise, kind.scale), []).append(index)
+        cohorts.setdefault((kind.noise, kind.scale, kind.step), []).append(index)
     rare = 0.5 * SURPRISE / (rounds * (len(classes) + len(cohorts)))
-    sure = cache(partial(_surely, participation=participation, rare=rare))  # few counts differ
+    sure = cache(partial(surely, participation=participation, rare=rare))  # few counts differ
     present = [replace(kind, count=sure(kind.count)) for kind in classes]
     seen_as = list(range(len(classes)))
     for members in cohorts.values():
@@ -360,7 +401,7 @@ def _as_accounted(kind: ClientClass, size: int) -> ClientClass:
 
 def _reports_alike(present: list[ClientClass]) -> list[int]:
     """Return how many reports of the batch have the noise of each class, counted in one pass."""
-    sizes = Counter[tuple[str, float]]()
+    sizes = Counter[tuple[str, float, float]]()
     for kind in present:
-        sizes[kind.noise, kind.scale] += kind.count
-    return [sizes[kind.noise, kind.scale] for kind in present]
+        sizes[kind.noise, kind.scale, kind.step] += kind.count
+    return [sizes[kind.noise, kind.scale, kind.step] for kind in present]

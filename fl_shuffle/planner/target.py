@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fl_shuffle.accounting.bisection import furthest
+from fl_shuffle.budgets import are_totals
 from fl_shuffle.configuration.reading import SETTINGS, overridden, value_of
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
@@ -22,17 +23,28 @@ MOST = 1e7
 
 
 def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[float, Config, Cost]:
-    """The most of `name` (the least of clients) with which the worst client's epsilon is at most
-    `epsilon` (nats, at the configuration's target delta), the configuration with it, and its cost.
+    """The most of `name` (the least of clients) with which the most exposed client's epsilon is at
+    most `epsilon` (nats, at the configuration's target delta), the configuration with it, and its
+    cost.
 
     Public facts alone decide: budgets, clients, rounds. Raises `NotApplicableError` where no value
     keeps the target, `InvalidValueError` for a target that is none, or budgets of several sizes.
     """
     key, costs = SOLVABLE[require_choice("--solve-for", name, SOLVABLE)]
+    if config.privacy.randomizer == "none":
+        raise NotApplicableError(
+            "privacy.randomizer = 'none' has an infinite epsilon: no setting keeps a target"
+        )
     if config.privacy.randomizer == "declared" and name != "rounds":
         raise InvalidValueError(
             "--solve-for", name, "of what clients declare only rounds can be solved for",
             "the others change privacy.declared_sigma, and train with that",
+        )  # fmt: skip
+    if are_totals(config.budgets):
+        raise InvalidValueError(
+            "--solve-for", name, "does not go with totals of the run: the noise follows from them, "
+            "so that every number of it keeps them", "leave out --solve-for and --epsilon: the "
+            "cost shows what each total buys",
         )  # fmt: skip
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
     if name == "epsilon0" and config.budgets.distribution != "constant":

@@ -3,7 +3,7 @@
 The grid makes sums exact. Every report is a multiple of a public power of two and is small enough
 for float32 to hold it, so float64 sums of reports have no rounding error and do not depend on
 arrival order, packing or threads. Rounding happens after the noise: it is post-processing and costs
-no privacy. (It also hides the low-order bits of floating-point noise, see docs/noise.md.)
+no privacy. (It also hides the low-order bits of floating-point noise, see docs/concepts/noise.md.)
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.accounting.laws.report_grid import grid_steps
+from fl_shuffle._internal.arrays import FloatArray, Ids
+from fl_shuffle.accounting.report_grid import grid_steps
 from fl_shuffle.errors import require_real
-from fl_shuffle.randomizers.base import (
-    LARGEST,
-    SMALLEST,
-    FloatArray,
-    Ids,
-    LocalRandomizer,
-    Noise,
-)
+from fl_shuffle.randomizers.base import LARGEST, SMALLEST, LocalRandomizer, Noise
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
 from fl_shuffle.randomizers.noise_exact import REACH
 
@@ -32,7 +26,7 @@ from fl_shuffle.randomizers.noise_exact import REACH
 class Gaussian(LocalRandomizer):
     """report = weight (mean + noise of standard deviation `scale` in every coordinate).
 
-    Arrays [clients]: `scale`, which the plan calibrates to the budgets (`randomizer_plan`);
+    Arrays [clients]: `scale`, which follows from the budgets (`calibration`);
     `weight` of a report, 1 unless given; `step`, the public grid, powers of two (`grid_steps`
     unless given).
     Raises `InvalidValueError` for scales or radii out of range.

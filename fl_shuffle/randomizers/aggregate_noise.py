@@ -1,4 +1,4 @@
-"""The noise of a whole round's reports as one vector: their sum's own law, drawn directly.
+"""The noise of a whole round's reports as one vector: their sum's own distribution, drawn directly.
 
 Where nobody sees a report but only the sum of a round, noise of every client's own is work for
 nothing. A sum of Gaussian variates of scales s_j is Gaussian of variance sum s_j^2. A Laplace
@@ -14,13 +14,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.errors import require_choice
 from fl_shuffle.randomizers.additive import NOISES
 
-FloatArray = NDArray[np.float64]
 
-
-def pooled_noise(
+def noise_of_sum(
     noise: str,
     scales: FloatArray,
     counts: NDArray[np.int64],
@@ -47,8 +46,8 @@ def pooled_noise(
 class AggregateNoise:
     """The noise of the reports of any part of the clients, drawn as one vector.
 
-    `scale` and `step` [clients]: of the reports, weights included (see `RandomizerPlan`), of which
-    each client has so many.
+    `scale` and `step` [clients]: of the reports, weights included (see `Calibration`), of which
+    each client has this number.
     """
 
     def __init__(self, noise: str, scale: FloatArray, step: FloatArray, reports: int = 1) -> None:
@@ -72,7 +71,7 @@ class AggregateNoise:
         """
         counts = self._counts(present)
         reports = counts * self._reports
-        noise = pooled_noise(self._noise, self._scales, reports, len(total), generator)
+        noise = noise_of_sum(self._noise, self._scales, reports, len(total), generator)
         step = float(self._steps[counts > 0].min())
         return np.asarray(np.rint((total * self._reports + noise) / step) * step)
 

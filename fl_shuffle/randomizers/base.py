@@ -17,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle._internal.arrays import FloatArray, Ids
+from fl_shuffle._internal.plugins import load_attribute, load_function
 from fl_shuffle.errors import ConfigError, InvalidValueError, text_of
-from fl_shuffle.plugins import load_attribute, load_function
 from fl_shuffle.randomizers.noise import NoiseStream
 
 log = logging.getLogger("fl_shuffle.client")
 
-FloatArray = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 OwnFunction = Callable[[NDArray[np.float32], float, float, np.random.Generator], object]
 """(mean [d], epsilon, delta, generator) -> report [d]."""
@@ -33,7 +32,7 @@ SMALLEST, LARGEST = 1e-12, 1e12
 """Limits of radii, noise scales and bounds, so that float32 arithmetic neither overflows nor
 vanishes."""
 SINGLE_REACH = 1e3
-"""Reports of a function of one mean are cut at so many times the largest clip."""
+"""Reports of a function of one mean are cut at this multiple of the largest clip."""
 
 
 class Noise:

@@ -7,10 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers.base import FloatArray, Ids, LocalRandomizer, Noise
+from fl_shuffle._internal.arrays import FloatArray, Ids
+from fl_shuffle.randomizers.base import LocalRandomizer, Noise
 
 REACH = 1e3
-"""An update is cut at so many clips, unless `privacy.client_clip` says where: only nonsense is."""
+"""An update is cut at this multiple of the clip, unless `privacy.client_clip_norm` is set: only
+nonsense is."""
 
 
 class Declared(LocalRandomizer):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers.base import FloatArray, Ids, LocalRandomizer, Noise
+from fl_shuffle._internal.arrays import FloatArray, Ids
+from fl_shuffle.randomizers.base import LocalRandomizer, Noise
 from fl_shuffle.randomizers.samplers import Integers, Words, discrete_gaussian, discrete_laplace
 
 LARGEST = 1 << 23
-"""Reports are cut at so many steps, which is post-processing; float32 holds them exactly."""
+"""Reports are cut at this many steps, which is post-processing; float32 holds them exactly."""
 
 
 class DiscreteGaussian(LocalRandomizer):
     """report = the mean cut to its grid towards zero + discrete Gaussian noise of `scale`.
 
-    Arrays [clients]: `scale`, a whole number of steps (`randomizer_plan` calibrates it), and
+    Arrays [clients]: `scale`, a whole number of steps (set by `calibration`), and
     `step`, the public grid, powers of two. Cutting towards zero makes no norm larger, so that what
     was in a ball stays there.
     """
@@ -36,7 +37,7 @@ class DiscreteGaussian(LocalRandomizer):
         self.step = step
 
     def bound(self) -> FloatArray:
-        """So many steps."""
+        """Convert to whole steps."""
         return np.asarray(LARGEST * self.step, dtype=np.float64)
 
     def grid(self) -> FloatArray:

@@ -1,14 +1,14 @@
 """Counter-based noise: one key per (run, round, purpose), one aligned range of counters per client.
 
 Client i's row of `dimension` variates comes from counter blocks [i*B, (i+1)*B) of a keyed
-pseudo-random function, so a run of neighbouring clients is one call, any client can be drawn alone,
+pseudo-random function, so a run of neighboring clients is one call, any client can be drawn alone,
 and the bits are the same whatever the batch, order, thread or process.
 
 On the CPU the bits are AES-128 in counter mode (OpenSSL). Another device draws with its own
 generator (`torch.Generator`), seeded for each client from the same key: reproducible on that
 device, and the same however clients are batched, but not cryptographic: for simulation only.
 
-The laws, from signed words W of `bits` bits and U = |W + 1/2| 2^(1 - bits) in (0, 1):
+The distributions, from signed words W of `bits` bits and U = |W + 1/2| 2^(1 - bits) in (0, 1):
 
 * normal: Box-Muller. R = sqrt(-2 ln U) from one word, V = pi W' 2^(1 - bits) from another, the two
   variates R cos V and R sin V. The largest |variate| is sqrt(64 ln 2) = 6.66 for 32 bits (float32
@@ -32,11 +32,11 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
 from fl_shuffle.randomizers import noise_exact
 from fl_shuffle.randomizers.samplers import Words
 
-FloatArray = NDArray[np.float64]
 LAWS = ("normal", "laplace")
 _COUNTER_LIMIT = 1 << 62
 """Counters stay below this, so that they fit signed 64-bit arithmetic."""
@@ -57,12 +57,12 @@ def largest_variate(law: str, bits: int = 32) -> float:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TileLayout:
     """How a client's row of `dimension` variates is cut into tiles of `width` words each.
 
     A tile of a normal row holds `width`/2 radius words and then `width`/2 angle words; it makes the
     cosine half and then the sine half of `width` variates. Tiles are whole counter blocks. The
-    layout depends on the dimension, the law and the word size only, never on the batch.
+    layout depends on the dimension, the distribution and the word size only, never on the batch.
     """
 
     dimension: int
@@ -71,7 +71,7 @@ class Layout:
     word_bytes: int
 
     @classmethod
-    def of(cls, dimension: int, bits: int) -> Layout:
+    def of(cls, dimension: int, bits: int) -> TileLayout:
         word_bytes = bits // 8
         unit = BLOCK_BYTES // word_bytes
         tiles = -(-dimension // WORDS_PER_TILE)
@@ -93,7 +93,7 @@ class Layout:
 class AesWords:
     """AES-128 of the counters of clients and tiles, as signed words."""
 
-    def __init__(self, key: bytes, layout: Layout) -> None:
+    def __init__(self, key: bytes, layout: TileLayout) -> None:
         self._algorithm = algorithms.AES(key)
         self.key = key
         self.layout = layout
@@ -103,7 +103,7 @@ class AesWords:
     def fill(self, ids: range | NDArray[np.int64], tile: int, raw: NDArray[np.uint8]) -> None:
         """Write the bytes of `tile` of every client in `ids`, row after row, at the start of `raw`.
 
-        Neighbouring counters come from counter mode in one call; scattered ones from encrypting the
+        Neighboring counters come from counter mode in one call; scattered ones from encrypting the
         counter blocks themselves, which is what counter mode does.
         """
         layout = self.layout
@@ -132,10 +132,10 @@ _ZEROS = bytes(8 * WORDS_PER_TILE)
 class NoiseStream:
     """Standard normal or Laplace rows of length `dimension`, one per client id, from one `key`.
 
-    `key` is at least 16 secret or seed-derived bytes; distinct laws, dimensions and word sizes of
-    one key are independent streams. `bits` is 32 (simulation) or 64 (deployment: twice the bits and
-    float64 arithmetic before the result is cast to float32). `device` is where the result lives;
-    other devices than the CPU draw float32 variates whatever the bits.
+    `key` is at least 16 secret or seed-derived bytes; distinct distributions, dimensions and word
+    sizes of one key are independent streams. `bits` is 32 (simulation) or 64 (deployment: twice the
+    bits and float64 arithmetic before the result is cast to float32). `device` is where the result
+    lives; other devices than the CPU draw float32 variates whatever the bits.
 
     All methods may be called from several threads at once; results never depend on it. Raises
     `InvalidValueError` for a bad argument, and for a client id whose counters would pass 2^62.
@@ -157,7 +157,7 @@ class NoiseStream:
         self.bits = _require_bits(bits)
         self.device = torch.device(device)
         self._key = key
-        self._layout = Layout.of(self.dimension, self.bits)
+        self._layout = TileLayout.of(self.dimension, self.bits)
 
     def rows(self, law: str, client_ids: Sequence[int] | NDArray[np.int64]) -> FloatArray:
         """Standard variates of any clients, in their order, float64 [len(client_ids), d]."""

@@ -4,9 +4,9 @@ A word W stands for an interval of a continuous uniform; further bits of the sam
 in it. Double precision decides nearly every coordinate: it errs by less than `TOLERANCE` noise
 widths, so that only where the sum lies that close to the middle between two grid points may the
 ideal report be another. There (and for the few words that double precision treats coarsely) the sum
-is worked out again to 400 bits with 256 more random bits. Reports then have the law of rounded
-continuous noise but for an event of probability 2^-150 a coordinate (docs/proofs.md, section 9).
-"""
+is computed again to 400 bits with 256 more random bits. Reports then have the distribution of
+rounded continuous noise but for an event of probability 2^-150 a coordinate (docs/research/proofs,
+section 9)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 TOLERANCE = 2.0**-36
-"""Noise widths. Double precision is off by less than 2^-40 for words that are not `coarse`."""
+"""Noise standard deviations. Double precision is off by less than 2^-40 for words that are not
+`coarse`."""
 ROUNDING = 2.0**-28
 """Grid steps: what the sum of mean and noise, below 2^23 steps, may lose in double precision."""
 REACH = {"normal": 14.3, "laplace": 104.0}

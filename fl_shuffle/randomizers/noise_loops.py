@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_shuffle.compiled import bits_of, float_of, inlined, kernel
+from fl_shuffle._internal.compiled import bits_of, float_of, inlined, kernel
 
 # Sums of int32 are int64 in numba unless they are cast back.
 real, word = np.float32, np.int32

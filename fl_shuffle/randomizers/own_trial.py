@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fl_shuffle._internal.arrays import FloatArray, Ids
 from fl_shuffle.errors import InvalidValueError, text_of
-from fl_shuffle.randomizers.base import FloatArray, Ids, LocalRandomizer, Noise
+from fl_shuffle.randomizers.base import LocalRandomizer, Noise
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.trials import Subject
 from fl_shuffle.trials.check import POOL, made_up

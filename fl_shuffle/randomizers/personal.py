@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_shuffle._internal.arrays import Ids
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
-from fl_shuffle.randomizers.base import Ids, LocalRandomizer
+from fl_shuffle.randomizers.base import LocalRandomizer
+from fl_shuffle.randomizers.calibration import Calibration, noise_bits
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.seeds import KEY_BYTES, SeedTree
+from fl_shuffle.randomizers.seeds import KEY_BYTES, SeedTree
 
 
 class NoiseSource:
     """Where noise comes from: the run's seed, or the operating system, anew for every call.
 
     `bits` of a noise word: 64 where noise protects real data, else 32. A seeded source gives a
-    round and client the same noise whoever asks and however often; the operating system's is never
+    round and client the same noise for every caller and every call; the operating system's is never
     used twice.
     """
 
@@ -73,7 +74,7 @@ class PersonalRandomizer:
     def __call__(self, means: Tensor, clients: Ids, round_number: int) -> Tensor:
         """See `Randomizer`."""
         # Noise that protects is drawn on the processor: other devices' generators are not
-        # cryptographic (docs/noise.md).
+        # cryptographic (docs/concepts/noise.md).
         here = self._source.protects or not self._local.on_device
         rows = means.cpu() if here else means
         last = self._batches - 1
@@ -88,18 +89,8 @@ class PersonalRandomizer:
         return made[0] if last == 0 else torch.cat(made)
 
 
-class NoNoise:
-    """Nothing is added here: a simulated shuffler adds the noise of the round's sum."""
-
-    def __call__(self, means: Tensor, clients: Ids, round_number: int) -> Tensor:
-        """See `Randomizer`."""
-        return means.cpu()
-
-
 def make_randomizer(
-    config: Config, plan: RandomizerPlan, source: NoiseSource | None = None
+    config: Config, plan: Calibration, source: NoiseSource | None = None
 ) -> Randomizer:
     """The randomizer that the settings ask for, with their noise unless a `source` is given."""
-    if config.run.noise == "pooled":
-        return NoNoise()
     return PersonalRandomizer(plan.local, source or NoiseSource.of(config), plan.reports_per_round)

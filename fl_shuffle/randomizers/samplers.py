@@ -2,8 +2,8 @@
 
 Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020; J. Privacy
 and Confidentiality 12(1), 2022), algorithms 1 to 3. No floating-point number decides anything, so
-the law of what is drawn is the law that is stated, if the words are uniform. They are vectorised by
-drawing for all coordinates that still wait.
+the distribution of what is drawn is the distribution that is stated, if the words are uniform. They
+are vectorised by drawing for all coordinates that still wait.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import Mask
 from fl_shuffle.errors import require_integer
 
 Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 LARGEST_SCALE = 1 << 20
 """Scales stay below this many steps: products of what is drawn then fit 63 bits, but for values
 beyond 2^10 scales, which have probability below e^-1000."""
 _BATCH = 1 << 16
-"""So many candidates are drawn at a time: they stay in the cache."""
+"""Number of candidates that are drawn at a time: they stay in the cache."""
 _WORDS = 1 << 63
 """A word is uniform in 0 .. 2^63 - 1."""
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fl_shuffle._internal.arrays import Vector
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.errors import ConfigError, FlShuffleError
-from fl_shuffle.report.figures import STYLES, Figure, Line, Vector
+from fl_shuffle.report.figures import STYLES, Figure, PlotLine
 from fl_shuffle.report.formats import write_table
 
 ENDINGS = ("png", "svg", "pdf", "csv")
@@ -31,10 +32,16 @@ class Curve:
     status: Status
     source: str
     refusal: str
+    randomizer: str | None = None
+    """Named where a picture holds curves of several."""
 
     @classmethod
     def of(
-        cls, method: str, answers: Sequence[Guarantee | FlShuffleError], asked: str
+        cls,
+        method: str,
+        answers: Sequence[Guarantee | FlShuffleError],
+        asked: str,
+        randomizer: str | None = None,
     ) -> Curve | str:
         """The numbers (`asked`: epsilon or delta) of these answers; where all are refusals the
         first one's text."""
@@ -46,21 +53,30 @@ class Curve:
             getattr(each, asked) if isinstance(each, Guarantee) else np.nan for each in answers
         ]
         first = given[0]
-        return cls(
-            method, np.array(numbers), first.status, first.source, refused[0] if refused else ""
-        )
+        refusal = refused[0] if refused else ""
+        return cls(method, np.array(numbers), first.status, first.source, refusal, randomizer)
+
+    @property
+    def name(self) -> str:
+        """The method, after the randomizer where there are several."""
+        return name_of(self.method, self.randomizer)
 
     @property
     def label(self) -> str:
         """The legend's."""
-        return f"{self.method} ({self.status})"
+        return f"{self.name} ({self.status})"
+
+
+def name_of(method: str, randomizer: str | None) -> str:
+    """The name of one curve in tables, legends, and refusals."""
+    return method if randomizer is None else f"{randomizer}: {method}"
 
 
 def curves_figure(axis: str, values: Vector, y_label: str, curves: Sequence[Curve]) -> Figure:
     """Return the picture of all curves: dashed ones are formulas as published, dotted ones lower
     bounds."""
     lines = [
-        Line.of(f"{WORDS[curve.status]}-{place % STYLES}", curve.label, values, curve.numbers)
+        PlotLine.of(f"{WORDS[curve.status]}-{place % STYLES}", curve.label, values, curve.numbers)
         for place, curve in enumerate(curves)
     ]
     return Figure("bounds", axis.replace("_", " "), y_label, lines, stretched="xy")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from fl_shuffle.durable_files import said_in_one_line
+from fl_shuffle._internal.durable_files import said_in_one_line
 from fl_shuffle.errors import RunError
 from fl_shuffle.report.figures import STYLES, Figure, run_figures
 from fl_shuffle.report.formats import make_folder, write_table
@@ -34,33 +35,45 @@ LEGEND_WIDTH: Final = 56
 """... and characters that one holds."""
 RESOLUTION: Final = 300
 """Dots an inch of a PNG."""
+UNDATED: Final[dict[str, dict[str, None]]] = {
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
+"""Metadata of a file: the same numbers give the same file, which tells no time."""
 STYLE_SHEET: Final = Path(__file__).parent / "templates" / "page.css"
 TWO_DECADES = 100.0
 """Ratio of a logarithmic axis's ends below which it has ticks at 1, 2 and 5."""
 
 
 class Stroke(NamedTuple):
-    """How a line looks: a colour of the style sheet, lengths of dashes and gaps, its width."""
+    """How a line looks: a color of the style sheet, lengths of dashes and gaps, its width."""
 
     colour: str
     dashes: tuple[int, ...] = ()
     width: float = 1.8
 
 
-_RUNS = ("proven", "gspa", "lower", "sum", "specific", "local", "sum_lower", "ink")
+_RUNS = ("shuffled", "gspa", "shuffled_lower", "sum", "su2025", "local", "sum_lower", "ink")
 DASHED, DOTTED, MIXED = (6, 3), (2, 2), (8, 2, 2, 2)
 _DASHES = ((), DASHED, DOTTED, MIXED)
 STROKES: Final = {
-    "proven": Stroke("proven"),
+    "shuffled": Stroke("shuffled"),
     "sum": Stroke("sum"),
     "local": Stroke("local", width=1.2),
     "gspa": Stroke("gspa", DASHED, 1.5),
-    "specific": Stroke("specific", DASHED, 1.5),
-    "lower": Stroke("lower", DOTTED),
+    "su2025": Stroke("su2025", DASHED, 1.5),
+    "rdp": Stroke("rdp", width=1.2),
+    "rdp-published": Stroke("rdp", DASHED, 1.5),
+    "shuffled_lower": Stroke("shuffled_lower", DOTTED),
     "sum_lower": Stroke("sum_lower", DOTTED),
     "target": Stroke("ink", width=0.9),
-    "accuracy": Stroke("proven"),
+    "accuracy": Stroke("shuffled"),
     "guessing": Stroke("quiet", width=1.0),
+    **{
+        f"quantile-{n}": Stroke(colour, width=2.2 if colour == "ink" else 1.4)
+        for n, colour in enumerate(("quiet", "su2025", "ink", "sum", "shuffled"))
+    },
+    **{f"client-{n}": Stroke(_RUNS[n - 3], MIXED, 2.2) for n in range(STYLES)},
     **{f"run-{n}": Stroke(_RUNS[n], _DASHES[n % len(_DASHES)]) for n in range(STYLES)},
     **{
         f"{word}-{n}": Stroke(_RUNS[n], dashes)
@@ -74,7 +87,7 @@ none, dotted ones what an attack reaches."""
 
 @cache
 def colours() -> dict[str, str]:
-    """Name -> colour of the style sheet by daylight, which is what goes into files."""
+    """Name -> color of the style sheet by daylight, which is what goes into files."""
     light = STYLE_SHEET.read_text(encoding="utf-8").partition("@media")[0]
     return dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", light))
 
@@ -83,7 +96,7 @@ def inline(figure: Figure, name: str) -> str:
     """The figure, called `name` in its page, without its legend: the inside of an SVG element whose
     `VIEW` is that of every figure.
 
-    Colours are names of the page's style sheet, which follow it in the dark and on paper. Text is
+    Colors are names of the page's style sheet, which follow it in the dark and on paper. Text is
     escaped.
     """
     file = io.StringIO()
@@ -146,6 +159,15 @@ def matplotlib_figure(figure: Figure) -> Canvas:
         return _canvas(figure, legend=len(figure.shown()) > 1)
 
 
+@contextmanager
+def drawn_in_style() -> Iterator[None]:
+    """Draw what is drawn inside in the style of the report."""
+    from matplotlib import rc_context
+
+    with rc_context(_style("fl-shuffle")):
+        yield
+
+
 def _style(salt: str) -> Any:
     """Matplotlib settings of every figure; `salt` makes the names inside an SVG file unique."""
     ink, quiet, rule = (colours()[name] for name in ("ink", "quiet", "rule"))
@@ -162,11 +184,9 @@ def _style(salt: str) -> Any:
 def _save(figure: Figure, file: Any, *, legend: bool, form: str, salt: str = "fl-shuffle") -> None:
     from matplotlib import rc_context
 
-    # Undated: the same numbers give the same file, and it does not tell when it was made.
-    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     with rc_context(_style(salt)):
         canvas = _canvas(figure, legend=legend)
-        canvas.savefig(file, format=form, dpi=RESOLUTION, metadata=dates.get(form),
+        canvas.savefig(file, format=form, dpi=RESOLUTION, metadata=UNDATED.get(form),
                        transparent=legend is False)  # fmt: skip
 
 

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_shuffle._internal.arrays import Vector
+from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.report.record import RunRecord
 
-Vector = NDArray[np.float64]
-
 LABELS = {
-    "proven": "reports seen (proven)",
+    "shuffled": "reports seen (proven)",
     "sum": "only sums seen (proven)",
     "local": "no shuffling, local (proven)",
     "gspa": "GSPA, as published",
-    "specific": "specific, as published",
-    "lower": "attack on reports (lower bound)",
+    "su2025": "Su 2025, as published",
+    "rdp": "Renyi (proven)",
+    "shuffled_lower": "attack on reports (lower bound)",
     "sum_lower": "attack on sums (lower bound)",
 }
 """Column -> what its line is called."""
@@ -44,16 +45,16 @@ WIDE = 20.0
 FEW_POINTS = 3
 """A line of fewer points is drawn with dots."""
 STYLES = 8
-"""Runs side by side are told apart by so many colours and dashes."""
+"""Number of colors and dashes that distinguish runs side by side."""
 COINCIDENT = 0.01
 """Lines nowhere further apart than this share of the larger would hide one another."""
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class PlotLine:
     """Points [k] of one line; `spread` [k] is one sample standard deviation of y, if it has one.
 
-    `kind` is the column whose colour and dashes it has, `run-0`, `run-1`, ... for runs, or
+    `kind` is the column whose color and dashes it has, `run-0`, `run-1`, ... for runs, or
     `proven-0`, `published-0`, `lower-0`, ... for methods.
     """
 
@@ -73,7 +74,7 @@ class Line:
     def of(
         cls, kind: str, label: str, x: ArrayLike, y: ArrayLike, spread: ArrayLike | None = None,
         *, steps: bool = False,
-    ) -> Line:  # fmt: skip
+    ) -> PlotLine:  # fmt: skip
         """Without the points that are not finite (None is none)."""
         across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
         kept = np.isfinite(across) & np.isfinite(up)
@@ -93,16 +94,16 @@ class Figure:
     name: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     stretched: str = ""
     low: float | None = None
     high: float | None = None
     client: int | None = None
 
-    def shown(self) -> list[Line]:
+    def shown(self) -> list[PlotLine]:
         """The lines to draw: those that coincide as one with all their names; highest first, by
         where they end, as the eye meets them."""
-        found = list[Line]()
+        found = list[PlotLine]()
         for line in self.lines:
             same = [at for at, other in enumerate(found) if _coincide(other, line)]
             for at in same:
@@ -143,13 +144,13 @@ class Figure:
         return {self.x_label: [x for x, _ in at], **cells}
 
 
-def _coincide(one: Line, other: Line) -> bool:
+def _coincide(one: PlotLine, other: PlotLine) -> bool:
     same = np.array_equal(one.x, other.x)
     return same and bool(np.allclose(one.y, other.y, rtol=COINCIDENT, atol=0.0))
 
 
 def thinned(count: int) -> NDArray[np.int64]:
-    """At most about `MOST_POINTS` of so many places, the first and the last among them."""
+    """At most about `MOST_POINTS` of all places, the first and the last among them."""
     if count <= MOST_POINTS:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64))
@@ -157,7 +158,8 @@ def thinned(count: int) -> NDArray[np.int64]:
 
 def run_figures(run: RunRecord) -> list[Figure]:
     """The figures of one run that released something, in the order of the page."""
-    found = [spend_over_rounds(run), clients_distribution(run), *worst_client_curves(run)]
+    found = [spend_over_rounds(run), clients_over_rounds(run), clients_distribution(run)]
+    found += worst_client_curves(run)
     if len(run.accuracy) > 1:
         lines = accuracy_line([run], "accuracy", "test accuracy, %")
         found.append(Figure("accuracy", "round", "test accuracy, %", lines))
@@ -165,16 +167,35 @@ def run_figures(run: RunRecord) -> list[Figure]:
 
 
 def spend_over_rounds(run: RunRecord) -> Figure:
-    """Cumulative epsilon of the worst client after every round, in each column."""
+    """Cumulative epsilon of the most exposed client after every round, in each column."""
     at = thinned(len(run.rounds))
-    lines, rounds = list[Line](), run.rounds[at]
-    for name, label in _labels(run).items():
+    lines, rounds = list[PlotLine](), run.rounds[at]
+    labels = {name: (name, label) for name, label in _labels(run).items()}
+    if run.spend is None or run.spend.columns["rdp"].status is not Status.PROVEN:
+        labels["rdp"] = "rdp-published", "Renyi, as published"
+    for name, (kind, label) in labels.items():
         values = run.epsilons[name][at]
-        lines.append(Line.of(name, label, rounds, np.where(values > 0.0, values, np.nan)))
+        lines.append(PlotLine.of(kind, label, rounds, np.where(values > 0.0, values, np.nan)))
     target = run.config["privacy"].get("target_epsilon")
     if target is not None and at.size:
-        lines.append(Line.of("target", "the run's target", rounds[[0, -1]], [target, target]))
+        lines.append(PlotLine.of("target", "the run's target", rounds[[0, -1]], [target, target]))
     return Figure("spend", "round", f"epsilon at delta = {run.delta:g}", lines, stretched="y")
+
+
+def clients_over_rounds(run: RunRecord) -> Figure:
+    """Headline epsilon after rounds: quantiles over all clients, and each followed client."""
+    from fl_shuffle.report.history import QUANTILES
+
+    spent = run.quantiles
+    lines = [
+        PlotLine.of(f"quantile-{place}", name, spent.round_numbers, spent.quantiles[:, place])
+        for place, name in enumerate(QUANTILES)
+    ]
+    lines += [
+        PlotLine.of(f"client-{place % STYLES}", f"client {client}", spent.round_numbers, values)
+        for place, (client, values) in enumerate(zip(run.followed, spent.clients.T, strict=True))
+    ]
+    return Figure("history", "round", f"epsilon at delta = {run.delta:g}", lines, low=0.0)
 
 
 def clients_distribution(run: RunRecord) -> Figure:
@@ -185,7 +206,7 @@ def clients_distribution(run: RunRecord) -> Figure:
         levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
         share = 100.0 * np.cumsum(counts) / len(values)
         at = thinned(len(levels))
-        lines.append(Line.of(name, _labels(run)[name], levels[at], share[at], steps=True))
+        lines.append(PlotLine.of(name, _labels(run)[name], levels[at], share[at], steps=True))
     return Figure(
         "clients", f"a client's own epsilon at delta = {run.delta:g}", "% of clients", lines,
         stretched="x", low=0.0, high=100.0,
@@ -193,11 +214,12 @@ def clients_distribution(run: RunRecord) -> Figure:
 
 
 def worst_client_curves(run: RunRecord) -> list[Figure]:
-    """delta against epsilon for the worst client, and the type II error that every test of it must
-    have against its type I error: the headline's, and the published GSPA mu's, if there is one."""
+    """delta against epsilon for the most exposed client, and the type II error that every test of
+    it must have against its type I error: the headline's, and the published GSPA mu's, if there is
+    one."""
     from scipy.special import ndtr, ndtri
 
-    from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+    from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 
     worst, spend = run.worst, run.spend
     if worst is None or spend is None:
@@ -208,12 +230,12 @@ def worst_client_curves(run: RunRecord) -> list[Figure]:
     curves = {column: (worst.profile(grid), worst.trade_off(first))}
     if mu is not None:
         curves["gspa"] = (gaussian_profile(grid, mu), ndtr(ndtri(1.0 - first) - mu))
-    profile, errors = list[Line](), [Line.of("guessing", "guessing", first, 1.0 - first)]
+    profile, errors = list[PlotLine](), [PlotLine.of("guessing", "guessing", first, 1.0 - first)]
     for name, (deltas, misses) in curves.items():
         seen = np.where(deltas > SMALLEST_DELTA, deltas, np.nan)
-        profile.append(Line.of(name, _labels(run)[name], grid, seen))
-        errors.append(Line.of(name, _labels(run)[name], first, misses))
-    profile.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2))
+        profile.append(PlotLine.of(name, _labels(run)[name], grid, seen))
+        errors.append(PlotLine.of(name, _labels(run)[name], first, misses))
+    profile.append(PlotLine.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2))
     axes = ("false alarms (type I error)", "misses (type II error)")
     return [
         Figure("profile", "epsilon", "delta", profile, stretched="y", client=worst.client),
@@ -221,11 +243,11 @@ def worst_client_curves(run: RunRecord) -> list[Figure]:
     ]
 
 
-def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[Line]:
+def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[PlotLine]:
     """Mean and spread of these runs' accuracy after the rounds at which all have it, if any."""
     common = sorted(set.intersection(*(set(run.accuracy) for run in runs)))
     values = np.array([[100.0 * run.accuracy[at] for at in common] for run in runs])
     at = thinned(len(common))
     spread = values.std(axis=0, ddof=1)[at] if len(runs) > 1 else None
     mean = values.mean(axis=0)[at]
-    return [Line.of(kind, label, np.array(common)[at], mean, spread)] if common else []
+    return [PlotLine.of(kind, label, np.array(common)[at], mean, spread)] if common else []

@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.durable_files import PRIVATE_FOLDER, open_private, replace_file, said_in_one_line
-from fl_shuffle.plugins import require_extra
+from fl_shuffle._internal.durable_files import (
+    PRIVATE_FOLDER,
+    open_private,
+    replace_file,
+    said_in_one_line,
+)
+from fl_shuffle._internal.plugins import require_extra
 
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 """Columns of equal length by name; NaN or None for a number that does not exist."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.store import settings_of
 from fl_shuffle.ledger.tables import COLUMN_NAMES
-from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned
+from fl_shuffle.report.figures import STYLES, Figure, PlotLine, accuracy_line, thinned
 from fl_shuffle.report.formats import short
 from fl_shuffle.report.record import RunRecord
 
@@ -30,8 +31,8 @@ NOT_COMPARED = ("run.out", "run.jobs", "data.root")
 """Settings that change no number."""
 SEED = "run.seed"
 EACH_ALONE = (
-    "every epsilon is that of one run alone; whoever sees several runs about the same records "
-    "learns more: their epsilons and deltas add up"
+    "every epsilon is that of one run alone; an attacker who sees several runs about the same "
+    "records learns more: their epsilons and deltas add up"
 )
 FIXED_EPSILON = 0.01
 """If epsilon differs by less than this share over a sweep, the swept setting is on the axis."""
@@ -73,7 +74,7 @@ def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[st
         "clients": [config["data"]["clients"] for config in configs],
         "rounds": [f"{view.last_round}/{view.config['run']['rounds']}" for view in views],
         "accuracy": [view.measured("accuracy") for view in views],
-        "epsilon": [view.spent(view.headline) for view in views],
+        "epsilon": [view.epsilon for view in views],
         "local": [view.spent("local") for view in views],
         "delta": [view.delta for view in views],
         "unit": [config["privacy"]["unit"] for config in configs],
@@ -113,11 +114,13 @@ def mean_and_spread(values: Iterable[float | None]) -> tuple[float | None, float
 
 def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
     """What the runs spent, and their accuracy, in one figure each."""
-    spent, measured = list[Line](), list[Line]()
+    spent, measured = list[PlotLine](), list[PlotLine]()
     for number, run in enumerate(runs):
         at = thinned(len(run.rounds))
+        if run.headline == "none":  # an infinite epsilon has no line
+            continue
         label, values = f"{number + 1}: {run.name}", run.epsilons[run.headline][at]
-        spent.append(Line.of(_kind(number), label, run.rounds[at], values))
+        spent.append(PlotLine.of(_kind(number), label, run.rounds[at], values))
     for group in seed_groups(runs):
         number = runs.index(group[0])
         seeds = f", mean of {len(group)} seeds" if len(group) > 1 else ""
@@ -142,6 +145,7 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
     }  # fmt: skip
     if policy is not None:
         overview["policy"] = ["-" if cost is None else policy.grade(cost) for cost in reported]
+        overview["policy, operator of the server"] = [_operators_grade(run, policy) for run in runs]
     seeds = []
     for group in seed_groups(runs):
         values = [accuracy[id(run)] for run in group if run.accuracy]
@@ -160,6 +164,16 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
         "seeds": dict(zip(heads, zip(*seeds, strict=True), strict=False)),
         "differences": {"setting": list(changed), **settings},
     }
+
+
+def _operators_grade(run: RunRecord, policy: Policy) -> str:
+    """What the policy says of the epsilon against the operator of a server that shuffles; `-` where
+    another party does."""
+    from fl_shuffle.report.meaning import who_looks
+
+    looks = [] if run.spend is None else who_looks(run, policy)
+    in_server = run.config["privacy"].get("shuffler", "server") == "server"
+    return next((each.grade for each in looks[1:] if in_server and each.column == "local"), "-")
 
 
 def sweep_table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -202,9 +216,26 @@ def sweep_figure(sweep: SweepResult) -> Figure | None:
         accuracy, spread = 100.0 * column["accuracy"][at], column["accuracy_sd"][at]
         kind = f"run-{number % STYLES}"
         lines.append(
-            Line.of(kind, label or "test accuracy", across[at], accuracy, 100 * _or_zero(spread))
+            PlotLine.of(
+                kind, label or "test accuracy", across[at], accuracy, 100 * _or_zero(spread)
+            )
         )
+    lines += _without_privacy(sweep, across[rows], len(lines))
     return Figure("accuracy-sweep", x_label, "test accuracy, %", lines, stretched="x")
+
+
+def _without_privacy(
+    sweep: SweepResult, across: NDArray[np.float64], number: int
+) -> Iterator[PlotLine]:
+    """Level lines, over all of the axis, at the accuracies of runs whose epsilon is infinite."""
+    ends = np.array([0.8 * across.min(), 1.25 * across.max()])
+    for epsilon, accuracy, spread in zip(
+        *(sweep.table[name] for name in ("epsilon", "accuracy", "accuracy_sd")), strict=True
+    ):
+        if epsilon == math.inf and accuracy is not None:
+            level, wide = np.full(2, 100.0 * accuracy), np.full(2, 100.0 * (spread or 0.0))
+            yield PlotLine.of(f"run-{number % STYLES}", "no privacy", ends, level, wide)
+            number += 1
 
 
 def _or_zero(spread: NDArray[np.float64]) -> NDArray[np.float64]:

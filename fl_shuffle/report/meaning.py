@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from fl_shuffle.accounting.rounds.threat_model import attackers
 from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.report.record import RunRecord
-from fl_shuffle.run_words import plain_words
+from fl_shuffle.runs.console_messages import plain_words
 
 RARE = 0.01
-"""Evidence that turns up this often by chance is what the factor of the odds is said for."""
+"""The factor of the odds is stated for evidence that occurs this often by chance."""
 NO_LIMIT = 1e6
 """Odds that may rise by more than this factor are not limited in any useful sense."""
 
@@ -42,6 +44,35 @@ class Policy:
         return "moderate" if epsilon <= self.moderate else "weak"
 
 
+class Look(NamedTuple):
+    """Somebody who could look: its epsilon (nats, most exposed client), that number's grade (empty
+    without a policy), and what the number takes."""
+
+    who: str
+    column: str
+    epsilon: float
+    grade: str
+    takes: str
+
+
+def who_looks(run: RunRecord, policy: Policy | None) -> list[Look]:
+    """Return who could look at a run that released something, the attacker of the headline first.
+
+    Where the server also shuffles its operator stands second. Attackers of whom nothing is proven
+    are left out.
+    """
+    spend = run.spend
+    assert spend is not None
+    privacy, found = run.config["privacy"], []
+    shuffler = privacy.get("shuffler", "server")
+    for who, column, takes in attackers(privacy["release"], shuffler, spend.headline_column):
+        epsilon = spend.columns[column].worst
+        if epsilon is not None:
+            grade = "" if policy is None else policy.grade(epsilon)
+            found.append(Look(who, column, epsilon, grade, takes))
+    return found
+
+
 def odds_factor(epsilon: float, delta: float) -> float:
     """How much evidence that chance brings with probability `RARE` or more can raise odds: from
     P(A) <= e^epsilon P(B) + delta."""
@@ -49,8 +80,8 @@ def odds_factor(epsilon: float, delta: float) -> float:
 
 
 def best_guess(worst: WorstClient) -> float:
-    """How often the best decision between two data sets of the worst client can be right at most,
-    if each is as likely: 1/2 + total variation / 2, and that is delta at epsilon 0."""
+    """How often the best decision between two data sets of the most exposed client can be right at
+    most, if each is as likely: 1/2 + total variation / 2, and that is delta at epsilon 0."""
     return 0.5 + 0.5 * min(1.0, float(worst.profile([0.0])[0]))
 
 
@@ -61,7 +92,7 @@ def in_words(run: RunRecord) -> str:
     words = plain_words(
         {name: each.worst for name, each in spend.columns.items()},
         headline=spend.headline_column,
-        reports=int(run.reports.min(initial=spend.n_reports)),
+        reports=int(run.reports.min(initial=spend.num_reports)),
         rounds=spend.round_number,
     )
     return words[0].upper() + words[1:]

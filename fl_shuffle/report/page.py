@@ -16,9 +16,9 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
-from fl_shuffle.accounting.guarantee import proof_over_attack, ratio_line
+from fl_shuffle.accounting.guarantee import gain_at_most, proof_over_attack, ratio_line
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
-from fl_shuffle.accounting.rounds.trust import towards
+from fl_shuffle.accounting.rounds.threat_model import towards
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.ledger.tables import EPSILONS
@@ -35,6 +35,8 @@ from fl_shuffle.report.many import (
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord
 from fl_shuffle.report.tables import Columns, clients_table, rounds_table
+from fl_shuffle.runs.console_messages import left_out
+from fl_shuffle.runs.directory import checkpoints_in
 
 if TYPE_CHECKING:
     from fl_shuffle.sweeps.results import SweepResult
@@ -93,8 +95,8 @@ def template(name: str) -> Template:
     pages.globals |= {"inline": inline, "view": VIEW, "strokes": STROKES, "meaning": meaning,
                       "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS, "EACH_ALONE": EACH_ALONE}  # fmt: skip
     pages.globals |= {each.__name__: each for each in (
-        add_remove_of, certificate_line, proof_over_attack, quantiles_table, ratio_line,
-        run_figures, spend_by_round, thinned_clients, towards,
+        add_remove_of, certificate_line, gain_at_most, left_out, proof_over_attack, quantiles_table,
+        ratio_line, run_figures, saved_models, spend_by_round, thinned_clients, towards,
     )}  # fmt: skip
     return pages.get_template(name)
 
@@ -105,10 +107,21 @@ def exact(value: Any) -> str:
 
 
 def spend_by_round(run: RunRecord) -> Columns:
-    """Cumulative epsilons of the worst client, as recorded."""
+    """Cumulative epsilons of the most exposed client, as recorded."""
     table, at = rounds_table(run), thinned(len(run.rounds))
-    heads = ["round", "reports", *(name for name in table if name.endswith("_epsilon"))]
-    return {name.removesuffix("_epsilon"): table[name][at] for name in heads}
+    heads = {"round": "round", "num_reports": "reports"}
+    heads |= {EPSILONS[name]: name for name in run.epsilons}
+    return {head: table[name][at] for name, head in heads.items()}
+
+
+def saved_models(run: RunRecord) -> list[tuple[str, str]]:
+    """Which models on the way the run's folder holds; nothing where it holds none."""
+    rounds = checkpoints_in(run.directory)
+    if not rounds:
+        return []
+    said = ", ".join(map(str, rounds[:20])) + ", ..." * (len(rounds) > 20)
+    call = f"fs.load_model({str(run.directory)!r}, round_number={rounds[-1]})"
+    return [("models", f"the final one, and after rounds {said}: {call}")]
 
 
 def quantiles_table(run: RunRecord) -> dict[str, list[Any]]:
@@ -126,8 +139,9 @@ def thinned_clients(run: RunRecord) -> dict[str, Any]:
     table = clients_table(run)
     heads = {
         "rounds": "rounds", **{EPSILONS[name]: name for name in run.proven_columns},
-        "epsilon0": "budget epsilon", "delta0": "budget delta", "scale": "noise", "radius": "clip",
-        "records": "records",
+        **({} if run.total_epsilon is None else {"total_epsilon": "total of the run"}),
+        "epsilon0": "epsilon of a report", "delta0": "delta of a report", "scale": "noise",
+        "radius": "clipping norm", "records": "records",
     }  # fmt: skip
     columns = {head: table[name] for name, head in heads.items()}
     alike = distinct_rows(-run.totals.headline, *columns.values())

@@ -18,20 +18,26 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.accountant import Accountant
     from fl_shuffle.accounting.columns import ClientTotals
     from fl_shuffle.accounting.rounds.events import Spend
+    from fl_shuffle.accounting.rounds.round_library import RoundLibrary
     from fl_shuffle.accounting.rounds.worst_client import WorstClient
+    from fl_shuffle.report.history import SpendQuantiles
 
 AGREEMENT = 1e-6
 """Recorded and recomputed epsilons may differ by this, relatively (library versions)."""
-PROVEN = ("proven", "sum", "local")
+PROVEN = ("shuffled", "sum", "local")
 """Columns that are counted for every client, in the ledger's order."""
 
 
 class RunRecord(LedgerRecord):
     """A run for a reader: its ledger, and what its rounds cost when they are counted again.
 
-    That is done when it is first asked for: whoever wants what was written down alone does not wait
-    for the accountant.
+    That is done at the first request, so a reader of what was written down does not wait
+    for the accountant. `followed` are the clients that figures show one by one. `every_column`
+    adds what the run itself left out because nobody had asked for it (`Accountant.unasked`).
     """
+
+    followed: tuple[int, ...] = ()
+    every_column: bool = False
 
     @cached_property
     def accuracy(self) -> dict[int, float]:
@@ -42,17 +48,25 @@ class RunRecord(LedgerRecord):
     def _recount(self) -> tuple[Accountant, Spend | None, float | None]:
         from fl_shuffle.accounting.accountant import Accountant
 
-        dimension = self.meta["dimension"]
-        accountant = Accountant.of(self.config, self.classes, self.class_of, dimension)
+        plan = self.config, self.classes, self.class_of, self.meta["dimension"]
+        accountant = Accountant.of(*plan, self.library, every_column=self.every_column)
         spend = recounted = None
         for number, present, unusable in self.attempts:
+            preview = accountant.preview(number, present, unusable)
             if number >= self.rounds.max(initial=0):  # the last one
-                spend = accountant.preview(number, present, unusable)
+                spend = preview.spend
                 recounted = spend.headline if number in self.rounds else recounted
-            accountant.commit(number, present, unusable)
+            accountant.commit(preview)
         if spend is not None:
-            spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
+            spend = replace(spend, columns={**spend.columns, **accountant.lower_bounds()})
         return accountant, spend, recounted
+
+    @cached_property
+    def library(self) -> RoundLibrary:
+        """Curves of the run's rounds, which every recomputation shares."""
+        from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+
+        return RoundLibrary()
 
     @property
     def accountant(self) -> Accountant:
@@ -67,8 +81,8 @@ class RunRecord(LedgerRecord):
 
     @property
     def recounted(self) -> float | None:
-        """The headline, the worst client's, after the last committed round, to set beside the
-        ledger's own `epsilon`."""
+        """The headline, the most exposed client's, after the last committed round, to set beside
+        the ledger's own `epsilon`."""
         return self._recount[2]
 
     @property
@@ -88,6 +102,13 @@ class RunRecord(LedgerRecord):
         return {name: values for name, values in found if not np.isnan(values).any()}
 
     @cached_property
+    def quantiles(self) -> SpendQuantiles:
+        """Quantiles over the clients after rounds, and what the `followed` clients had spent."""
+        from fl_shuffle.report.history import spend_quantiles
+
+        return spend_quantiles(self, self.followed)
+
+    @cached_property
     def worst(self) -> WorstClient | None:
         """The client with the largest epsilon."""
         return self.accountant.worst_client()
@@ -105,6 +126,10 @@ class RunRecord(LedgerRecord):
         if len(recorded) != len(counted):
             return np.arange(len(counted))
         same = np.isclose(recorded, counted, rtol=AGREEMENT, atol=0.0, equal_nan=True)
+        shuffled = 1 + PROVEN.index("shuffled")
+        alone = (recorded, counted)
+        if self.accountant.unasked and any(np.isnan(each[:, shuffled]).all() for each in alone):
+            same[:, shuffled] = True  # one of the two did not compute this column
         return np.flatnonzero(~same.all(axis=1))
 
     @property
@@ -112,7 +137,12 @@ class RunRecord(LedgerRecord):
         """Whether the ledger's last number is what its rounds give when counted again."""
         if self.recounted is None or self.epsilon is None:
             return self.recounted == self.epsilon
-        return math.isclose(self.epsilon, self.recounted, rel_tol=AGREEMENT)
+        return agree(self.epsilon, self.recounted)
+
+
+def agree(recorded: float, counted: float) -> bool:
+    """Whether a recorded epsilon is the counted one, but for other versions of libraries."""
+    return math.isclose(recorded, counted, rel_tol=AGREEMENT)
 
 
 def read_run(directory: Path) -> RunRecord:

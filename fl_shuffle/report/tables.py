@@ -18,11 +18,12 @@ Columns = dict[str, NDArray[Any]]
 
 
 def rounds_table(run: RunRecord) -> Columns:
-    """One row a released round: reports that arrived, and each column for the worst client."""
+    """One row a released round: reports that arrived, and each column for the most exposed
+    client."""
     accuracy = np.array([run.accuracy.get(int(number), np.nan) for number in run.rounds])
     return {
         "round": run.rounds,
-        "reports": run.reports,
+        "num_reports": run.reports,
         **{EPSILONS[name]: values for name, values in run.epsilons.items()},
         "delta": np.full(len(run.rounds), run.delta),
         "accuracy": accuracy,
@@ -30,8 +31,9 @@ def rounds_table(run: RunRecord) -> Columns:
 
 
 def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
-    """One row a client: the budget it asked for, its randomizer, its rounds and what they cost, as
-    written at the run's end; with `recount`, and of a run that has none, counted."""
+    """One row a client: its budget of one report, its total of the run where it has one, its
+    randomizer, its rounds and what they cost, as written at the run's end; with `recount`, and of a
+    run that has none, counted."""
     spent = run.counted if recount or run.recorded_spend is None else run.recorded_spend
     rounds, *epsilons = spent.T
     clients = len(run.class_of)
@@ -42,13 +44,14 @@ def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
     return {
         "client": np.arange(clients),
         **of_class,
+        **({} if run.total_epsilon is None else {"total_epsilon": run.total_epsilon}),
         "rounds": rounds.astype(np.int64),
         **{EPSILONS[name]: values for name, values in zip(PROVEN, epsilons, strict=True)},
         "delta": np.full(clients, run.delta),
     }
 
 
-def attendance_table(
+def participation_table(
     run: RunRecord, *, client: int | None = None, round_number: int | None = None
 ) -> Columns:
     """One row a released report: its round, the attempt at that round, and its client.
@@ -86,6 +89,6 @@ def notes_table(run: RunRecord) -> Columns:
 TABLES = {
     "rounds": rounds_table,
     "clients": clients_table,
-    "attendance": attendance_table,
+    "participation": participation_table,
     "notes": notes_table,
 }

@@ -9,7 +9,7 @@ RUN/run.log           what the server's side said
 RUN/lock              held by the process that has the run open
 
 Everything in it may be published, so nothing in it but the model and what is computed from it may
-hang on a record: no digest of the data, nothing that a client logs, and in runs with
-operating-system entropy no times. `directory` makes and locks it, `resume` goes on with one,
-`events` is what a run tells whoever watches it, `views` reads back what one left.
+depend on a record: no digest of the data, nothing that a client logs, and in runs with
+operating-system entropy no times. `directory` makes and locks it, `resume` continues one,
+`events` is what a run tells its observer, `views` reads back what one left.
 """

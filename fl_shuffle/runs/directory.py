@@ -10,11 +10,11 @@ whole files (configuration, summary, model) are put in place in one step each.
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import json
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,10 +22,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from fl_shuffle import durable_files as files
+from fl_shuffle._internal import durable_files as files
 from fl_shuffle.errors import ConfigError, RunError, require_choice
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.store import WITNESS_AT
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows has no file locks of this kind.
+    raise ConfigError(
+        "fl-shuffle runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for "
+        "Linux): this system has no fcntl, which locks a run's directory"
+    ) from None
 
 CONFIG = "config.json"
 MODEL = "model.safetensors"
@@ -37,7 +45,19 @@ USE = "used as a run directory"
 log = logging.getLogger("fl_shuffle.run")
 """What the server's side says about a run, and nothing that a client says: that is published with
 the run. Clients log below `fl_shuffle.client` (which records have no finite gradient, exceptions
-that may quote records, how gradients are computed): it stays with whoever keeps the data."""
+that may quote records, how gradients are computed): it stays with the owner of the data."""
+
+
+def checkpoint_name(round_number: int) -> str:
+    """What the model after a round is called (`run.checkpoint_every`)."""
+    return f"model-round-{round_number}.safetensors"
+
+
+def checkpoints_in(directory: Path) -> list[int]:
+    """The rounds after which a model was saved, in order."""
+    names = (path.name for path in directory.glob("model-round-*"))
+    found = (re.fullmatch(r"model-round-([1-9][0-9]{0,8})\.safetensors", name) for name in names)
+    return sorted(int(each[1]) for each in found if each is not None)
 
 
 RUN_DIRECTORY = "run-directory"
@@ -47,7 +67,7 @@ RESUMES = ("no", "yes", "data-unchanged")
 
 @dataclass(frozen=True)
 class RunPlace:
-    """A run directory (None: a new one below `run.out`) and whether its run goes on.
+    """A run directory (None: a new one below `run.out`) and whether its run is resumed.
 
     `resume` is "no", "yes", or "data-unchanged": the user vouches that the data are those the run
     was started with, where that cannot be checked. A run that is there already is never gone on
@@ -88,7 +108,7 @@ class RunPlace:
         return {RUN_DIRECTORY: str(self.directory or ""), RESUME: self.resume}
 
     def flwr_run(self, path: Path, *, vouched: bool) -> str:
-        """The `flwr run` command, for a shell in the app's folder, that goes on with the run in
+        """The `flwr run` command, for a shell in the app's folder, that resumes the run in
         `path`: with everything that the run was started with, since nodes read it there."""
         how = RESUMES[2] if vouched else RESUMES[1]
         values = {**dict(self.given), RUN_DIRECTORY: str(path), RESUME: how}
@@ -109,7 +129,7 @@ class RunDirectory:
 
     @classmethod
     def at(cls, place: RunPlace, out: Path, *, flwr: bool = False) -> RunDirectory:
-        """That of a run which begins or goes on there; where no place is named, a new one below
+        """That of a run which begins or continues there; without a named place, a new one below
         `out`. Raises `RunError` also if no run began where one is to go on; `flwr`: in the words of
         `flwr run`."""
         if place.directory is None:
@@ -121,7 +141,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, out: Path) -> RunDirectory:
-        """A new one below `out`, named by date and time: whoever comes second in the same second
+        """A new one below `out`, named by date and time: a second run in the same second
         gets the next name. Raises `RunError` if none can be made there."""
         with files.said_in_one_line(out, USE):
             out.mkdir(parents=True, exist_ok=True)
@@ -162,7 +182,7 @@ class RunDirectory:
 
     @contextmanager
     def logging(self, *, times: bool) -> Iterator[None]:
-        """Write what is said below `fl_shuffle.run` to run.log, with times or not. Raises
+        """Write the messages of `fl_shuffle.run` to run.log, with times or not. Raises
         `RunError` where there can be none."""
         path = self.path / LOG
         with files.said_in_one_line(path):

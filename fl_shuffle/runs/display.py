@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on: a live line, plain lines, JSON lines, the result, or what
+"""What a user sees during a run: a live line, plain lines, JSON lines, the result, or what
 Flower keeps with the run (`flwr run . --stream`, `flwr log`)."""
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from fl_shuffle import run_words as words
+from fl_shuffle._internal.renamed import with_old_keys
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.declare import json_ready
+from fl_shuffle.ledger.tables import OLD_CSV
+from fl_shuffle.runs import console_messages as words
 from fl_shuffle.runs.events import RoundOutcome, Watcher, publishes_times
+from fl_shuffle.runs.views import under_both_names
+from fl_shuffle.settings_schema import json_ready
 
 flower = logging.getLogger("flwr")
 """Flower's own logger, whose lines it keeps with the run."""
 
 
 class Display(Watcher):
-    """Plain lines: what goes on to `progress`, the result to `out`. A run calls it with its events.
+    """Plain lines: progress to `progress`, the result to `out`. A run calls it with its events.
 
     With `quiet` only the one line of the result, and what went wrong.
     """
@@ -33,7 +36,7 @@ class Display(Watcher):
         self._tell(f"{text} ...")
 
     def _tell(self, *lines: str) -> None:
-        """Say what goes on."""
+        """Write a progress line."""
         if not self._quiet:
             words.say(*lines, out=self._progress)
 
@@ -45,13 +48,16 @@ class Display(Watcher):
 
     def _heads(self) -> list[str]:
         """What stands above the lines of the rounds."""
-        return [*words.shown_rounds(self.run.config.run.rounds), words.row(words.HEADINGS)]
+        return [
+            *words.shown_rounds(self.run.config.run.rounds),
+            words.row(words.headings(self.run.config)),
+        ]
 
     def round(self, outcome: RoundOutcome) -> None:
         """A line for a round, or none where there are many."""
         rounds = self.run.config.run.rounds
         if words.is_shown(outcome.round_number, rounds):
-            self._tell(words.row(words.cells(outcome, rounds)))
+            self._tell(words.row(words.cells(outcome, self.run.config)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The final numbers."""
@@ -131,7 +137,8 @@ class LiveDisplay(Display):
         accuracy = outcome.metrics.get("accuracy")
         shown = "" if accuracy is None else f"accuracy {accuracy:.1%}  "
         spend = outcome.spend
-        status = spend.columns[spend.headline_column].status
+        column = spend.columns.get(spend.headline_column)
+        status = "(no privacy)" if column is None else column.status
         said = f"{shown}epsilon {words.number(spend.headline)} {status}"
         self._bar.update(self._task, completed=outcome.round_number, description=said)
 
@@ -161,11 +168,11 @@ class JsonDisplay(Display):
 
     def round(self, outcome: RoundOutcome) -> None:
         """The round's row of metrics.csv."""
-        self._print("round", **outcome.row, delta=outcome.spend.delta)
+        self._print("round", **with_old_keys(outcome.row, OLD_CSV), delta=outcome.spend.delta)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """What summary.json holds."""
-        self._print("finish", **summary)
+        self._print("finish", **under_both_names(summary))
 
 
 def make_display(*, quiet: bool, as_json: bool) -> Display:

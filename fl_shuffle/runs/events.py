@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: typed events, in order, to one observer.
+"""What a run tells its observer: typed events, in order, to one observer.
 
 The grid carries the observer to the ServerApp; where there is none it tells Flower's log
 (`runs/display.py`).
@@ -38,7 +38,7 @@ class RoundOutcome:
 class Preparing:
     """What is being done before the run directory opens; several of them, or none.
 
-    For the screen of whoever has the data: `text` may hang on them, and no file of a run holds it.
+    For the screen of the data's owner: `text` may depend on them, and no file of a run holds it.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Preparing:
 
 class Certifying(Preparing):
     """What is computed within a run that may take seconds, once for each kind of round; nothing of
-    it is a result. It hangs on no data: who takes part is public."""
+    it is a result. It depends on no data: the set of clients that take part is public."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Watcher:
         """Something is computed within the run that may take seconds."""
 
     def start(self) -> None:
-        """The `run` has begun, or goes on."""
+        """The `run` has begun or was resumed."""
 
     def round(self, outcome: RoundOutcome) -> None:
         """A round is over."""

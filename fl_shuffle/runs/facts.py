@@ -1,6 +1,6 @@
 """What is known of a run before it starts: for its ledger, its screen and its summary.
 
-Everything here is the same for neighbouring data sets, but the fingerprint, which is not published.
+Everything here is the same for neighboring data sets, but the fingerprint, which is not published.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
-from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.accounting.rounds.threat_model import ThreatModel
 from fl_shuffle.budgets import BY_PLACE, Budgets
 from fl_shuffle.configuration.reading import idle_settings
 from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.ledger.tables import columns_with
-from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.run_words import HOPELESS, METRICS_STAY, noise_words
+from fl_shuffle.randomizers.calibration import Calibration
+from fl_shuffle.randomizers.total_budgets import planned_reports, solved_words
+from fl_shuffle.runs.console_messages import (
+    HOPELESS,
+    METRICS_STAY,
+    PROTECTS_NOBODY,
+    noise_words,
+)
 from fl_shuffle.runs.events import publishes_times
 from fl_shuffle.version import __version__
 
 POOLED = (
-    "noise pooled: same law, no reports were made (simulation only); every number is that of the "
+    "noise per sum: same law, no reports were made (simulation only); every number is that of the "
     "reports that the sums stand for"
 )
 DECLARED = (
@@ -38,13 +44,19 @@ DECLARED = (
     "declare their own training (privacy.declared_sigma, clip_norm, declared_steps)"
 )
 IDLE_IN_SUMS = (
-    "budgets do not act: what leaves is sums of reports with equal clips, and every client's "
+    "budgets do not act: what leaves is sums of reports with one clipping norm, and every client's "
     "epsilon is the same whatever its budget; with privacy.personalization = 'clipping' who has "
     "half the budget is clipped to half, and has about half the epsilon"
 )
 IDLE_DECLARED = (
     "budgets do not act: no noise is added to what clients send, and every client's epsilon is "
     "that of the training that all of them declare; only lifetime budgets count"
+)
+IDLE_NONE = (
+    "budgets and clipping norms do not act: neither clip nor noise is applied to what clients send"
+)
+FIXED = (
+    "model.fix: group norms stand in the place of the batch norms of your model, which mix records"
 )
 FITTED = "are fitted on the training data: that fit is not covered by the privacy guarantee"
 BY_LABEL = (
@@ -56,8 +68,8 @@ NOT_AS_LABELLED = (
     "for smaller than it is; the true local epsilon is printed as proven"
 )
 SEEDED = (
-    "seeded noise and permutation (simulation only): whoever knows the seed can remove the noise; "
-    "set run.entropy = 'system' for real data"
+    "seeded noise and permutation (simulation only): anybody who knows the seed can remove the "
+    "noise; set run.entropy = 'system' for real data"
 )
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting")
 
@@ -95,7 +107,7 @@ class RunFacts:
     """
 
     config: Config
-    plan: RandomizerPlan
+    plan: Calibration
     budgets: Budgets
     dimension: int
     data: DataFacts
@@ -114,7 +126,7 @@ class RunFacts:
     @property
     def lifetime(self) -> NDArray[np.float64] | None:
         """Each client's lifetime epsilon [clients], inf where it has none; None if nobody has."""
-        common, own = self.config.privacy.client_epsilon, self.budgets.lifetime
+        common, own = self.config.privacy.lifetime_epsilon, self.budgets.limits
         if own is None and common is None:
             return None
         limits = np.full(len(self.plan), np.inf if common is None else common)
@@ -125,17 +137,34 @@ class RunFacts:
         the proven numbers take for granted, and how much noise there is. `sums`: whether the column
         `sum` says something."""
         config = self.config
+        if config.privacy.randomizer == "none":
+            # Nothing is claimed, so nothing is taken for granted.
+            return [("warning", text) for text in self.warnings]
         assumptions = run_assumptions(
             entropy=config.run.entropy,
             known_law=not self.plan.classes.is_noise("user").any(),
             noise=config.run.noise,
             discrete=config.privacy.randomizer.startswith("discrete-"),
             declared=config.privacy.randomizer == "declared",
-            trust=Trust.of(config.to_dict()),
+            trust=ThreatModel.of(config.to_dict()),
             sums=sums,
         )
         told = {"warning": self.warnings, "assumption": assumptions, "noise": (self.noise,)}
         return [(kind, text) for kind, texts in told.items() for text in texts if text]
+
+    @property
+    def budget_words(self) -> str:
+        """How many budgets there are and what they cover, in words; empty where they do not act,
+        because clients declare their own training, or nothing is private."""
+        if self.config.privacy.randomizer in ("declared", "none"):
+            return ""
+        said = self.budgets.words()
+        if self.budgets.of == "report":
+            return said
+        planned = planned_reports(self.config)
+        rounded = solved_words(self.config, self.budgets.epsilon)
+        said += f"; planned for {planned:,} reports a round (budgets.expected_share)"
+        return f"{said}; {rounded}" if rounded else said
 
     @property
     def noise(self) -> str:
@@ -148,15 +177,18 @@ class RunFacts:
     def _noise(self) -> tuple[str, bool]:
         """The same, and whether it is a warning."""
         share = self.config.training.participation
-        clips = self.plan.noise_of_mean(self.dimension, share)
-        if clips is None or self.config.training.schedule == "sequential":
+        times = self.plan.noise_of_mean(self.dimension, share)
+        if times is None or self.config.training.schedule == "sequential":
             return "", False
         if self.config.privacy.randomizer == "declared":
-            return noise_words(clips, None), False
-        said = noise_words(clips, round(share * len(self.plan)))
-        if clips <= HOPELESS:
+            return noise_words(times, None), False
+        said = noise_words(times, round(share * len(self.plan)))
+        if times <= HOPELESS:
             return said, False
-        less = "fewer parameters, larger budgets or the record unit make it less (docs/own-app.md)"
+        less = (
+            "fewer parameters, larger budgets or the record unit make it less "
+            "(docs/how-to/flower-app.md)"
+        )
         return f"{said}; {less}", True
 
     @property
@@ -166,14 +198,19 @@ class RunFacts:
         declared = config.privacy.randomizer == "declared"
         noise, hopeless = self._noise
         no_delta_left = self._declared_delta_spent
+        bare = config.privacy.randomizer == "none"
+        acts = config.budgets != BudgetsSection() or config.privacy.clip_norm != 1.0
         known = (
+            (bare, PROTECTS_NOBODY),
+            (bare and acts, IDLE_NONE),
+            (config.model.fix, FIXED),
             (self.features_use_data, f"features = {config.data.features!r} {FITTED}"),
             (self.budgets.by_place, BY_PLACE),
             (
                 data.held_out,
-                f"data.validation = {config.data.validation:g}: accuracy and loss are exact "
-                f"numbers about {data.held_out} of the source's private training records: these "
-                "records are NOT COVERED by the privacy guarantee",
+                f"data.validation_fraction = {config.data.validation_fraction:g}: accuracy and "
+                f"loss are exact numbers about {data.held_out} of the source's private training "
+                "records: these records are NOT COVERED by the privacy guarantee",
             ),
             (config.data.dealt_by_label, f"data.partition = {config.data.partition!r} {BY_LABEL}"),
             (config.app.custom_client, METRICS_STAY),
@@ -183,8 +220,8 @@ class RunFacts:
             (declared, DECLARED),
             (no_delta_left, no_delta_left),
             (not self.plan.labelled_private, NOT_AS_LABELLED),
-            (config.run.noise == "pooled", POOLED),
-            (config.run.entropy == "seeded", SEEDED),
+            (config.run.aggregate_noise, POOLED),
+            (config.run.entropy == "seeded" and not bare, SEEDED),
         )
         idle = [f"setting without effect: {setting}" for setting in idle_settings(config)]
         return (*idle, *(text for holds, text in known if holds))
@@ -192,8 +229,10 @@ class RunFacts:
     @property
     def _budgets_idle(self) -> bool:
         """Whether clients have budgets of several sizes, and the epsilons of a sum know nothing of
-        it: Gaussian noise of all together hides whoever has the same clip equally well."""
+        it: Gaussian noise of all together hides clients with the same clip equally well."""
         kinds, privacy = self.plan.classes, self.config.privacy
+        if privacy.randomizer == "none":
+            return False
         several = len(distinct_rows(kinds.epsilon0, kinds.delta0).first) > 1
         clips = distinct_rows(kinds.records, kinds.sensitivity).first
         alike = len(clips) == len(np.unique(kinds.records)) and privacy.assumed_honest is None
@@ -223,7 +262,7 @@ class RunFacts:
     def for_ledger(self) -> dict[str, Any]:
         """The facts that a new run's ledger begins with; `run` is its random identifier.
 
-        Beside classes and attempts whoever works the epsilons out again needs on which grids
+        Beside classes and attempts, a recomputation of the epsilons needs on which grids
         reports lie (powers of two, the finest and the coarsest), and what is claimed.
         """
         config, privacy, data = self.config, self.config.privacy, self.data
@@ -234,6 +273,7 @@ class RunFacts:
         seeded, own = publishes_times(config), not data.records and not data.test_records
         tested = "held out of the private records" if data.held_out else "public"
         now = datetime.now(UTC)
+        totals = self.plan.class_totals
         return {
             "schema": SCHEMA_VERSION,
             "run": secrets.token_hex(16),
@@ -257,5 +297,6 @@ class RunFacts:
             "assumed_honest": privacy.assumed_honest,
             "delta": privacy.target_delta,
             "reports_per_round": privacy.reports_per_round,
+            **({} if totals is None else {"totals": totals.tolist()}),
             "started": now.isoformat() if seeded else now.date().isoformat(),
         }  # fmt: skip

@@ -1,10 +1,10 @@
 """Going on with an unfinished run: what must be as it was, and where to start.
 
-A ledger that is older than the run would leave releases off the bill. The lock file is the witness:
+A ledger that is older than the run would not charge some releases. The lock file is the witness:
 how much the ledger has written of attempts stands there, too.
 
 Whether the data are the same is known outside the run directory. That may be published, so it holds
-no digest of private records: whoever knew all records but one could try values of that one until
+no digest of private records: an attacker who knew all records but one could try values of it until
 the digest fits, and even a digest under a secret key would say whether two runs saw the same data.
 The digest lies in the user's own state folder, in one small file per unfinished run, named by the
 run's random identifier; it goes when the run finishes.
@@ -15,7 +15,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +26,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.durable_files import PRIVATE_FOLDER, replace_text
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.accounting.rounds.renyi_account import RenyiAccount
+from fl_shuffle.accounting.rounds.threat_model import ThreatModel
 from fl_shuffle.configuration.reading import parse_config, parsed, set_value
-from fl_shuffle.configuration.sections import Config
-from fl_shuffle.durable_files import PRIVATE_FOLDER, replace_text
+from fl_shuffle.configuration.sections import Config, ServerSection
 from fl_shuffle.errors import RunError
+from fl_shuffle.federation.optimizer import ServerOptimizer
 from fl_shuffle.ledger import METRICS
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
-from fl_shuffle.ledger.store import CHANGEABLE, settings_of, witnessed
+from fl_shuffle.ledger.store import (
+    CHANGEABLE,
+    SCHEMA_VERSION,
+    UPGRADED,
+    settings_of,
+    upgrade_ledger,
+    witnessed,
+)
 from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, log, named, require_begun
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.views import metrics_of, summary_of
+from fl_shuffle.runs.views import metrics_of, summary_of, summary_text
 
 STATE_VARIABLE = "FL_SHUFFLE_STATE"
+_folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
 UNCHECKED = (
     "resumed without a check that the data are those it was started with: the user vouched for them"
 )
@@ -72,7 +85,7 @@ def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
     try:
         json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        replace_text(path / SUMMARY, as_text(summary_of(known)))
+        replace_text(path / SUMMARY, summary_text(summary_of(known)))
         lost.append(SUMMARY)
     try:
         whole = (path / METRICS).read_text(encoding="utf-8") == metrics_of(known)
@@ -85,20 +98,15 @@ def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
     raise RunError(f"{named('--resume', path, flwr=flwr)}: that run is finished{mended}")
 
 
-def as_text(table: dict[str, Any]) -> str:
-    """As it stands in a JSON file."""
-    return json.dumps(table, indent=2) + "\n"
-
-
 def changes_of(known: LedgerRecord, now: Config) -> list[str]:
-    """What changes in the configuration of a run that goes on, for its ledger.
+    """What changes in the configuration of a resumed run, for its ledger.
 
     Raises `RunError` for a setting that must stay as it was: releases that were made under another
     one would not be what the ledger says they are.
     """
     old, new = settings_of(known.config), settings_of(now.to_dict())
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    hang = now.server.decay != "constant" or now.server.averaging
+    hang = now.server.lr_schedule != "constant" or now.server.averaging_fraction
     for key in changed:
         why = ""
         if key not in CHANGEABLE:
@@ -107,8 +115,8 @@ def changes_of(known: LedgerRecord, now: Config) -> list[str]:
             why = "rounds may only be added"
         elif key == "run.rounds" and hang:
             why = (
-                "with server.decay or server.averaging the steps hang on the number of rounds; "
-                "start a new run"
+                "with server.lr_schedule or server.averaging_fraction the steps depend on the "
+                "number of rounds; start a new run"
             )
         if why:
             raise RunError(
@@ -128,6 +136,12 @@ def require_same(
     vouched for them, and for a ledger that is older than the run, as the `lock` file tells.
     """
     changes = changes_of(known, facts.config)
+    planned = known.config["run"]["rounds"]
+    if facts.budgets.of == "run" and facts.config.run.rounds != planned:
+        raise RunError(
+            f"{known.directory} cannot be resumed with run.rounds = {facts.config.run.rounds}: the "
+            f"noise was planned for totals over {planned} rounds; start a new run"
+        )
     kept = recall_data(known.meta["run"]) if facts.fingerprint is not None else None
     same_data = known.meta["data"] == facts.data.published()
     same = {
@@ -138,9 +152,16 @@ def require_same(
     }
     changed = [name for name, equal in same.items() if not equal]
     if changed:
+        older = ""
+        if known.meta["schema"] < SCHEMA_VERSION and not same["budgets or clipping"]:
+            # Its noise would no longer be that of the ledger, nor replayed rounds the same bits.
+            older = (
+                f"; version {known.meta['code_version']} may have worked the noise scales out "
+                "differently in their last digits: then resume it with that version"
+            )
         raise RunError(
             f"{known.directory} cannot be resumed: its {' and '.join(changed)} changed since it "
-            "was started; put the old files back, or start a new run"
+            f"was started{older}; put the old files back, or start a new run"
         )
     if kept is None and place.resume != "data-unchanged":
         raise RunError(
@@ -156,8 +177,32 @@ def require_same(
     return notes + [("resumed", replayed)] * bool(replayed)
 
 
+def upgraded(known: LedgerRecord) -> list[tuple[str, str]]:
+    """Bring the ledger of a run of version 0.2 to this version's schema, all of it or nothing.
+
+    The column `rdp` of its rounds follows from who reported. Returns what the ledger is to know of
+    it, (kind, text) each. Raises `RunError` if the ledger cannot be changed.
+    """
+    if known.meta["schema"] != UPGRADED:
+        return []
+    trust = ThreatModel.of(known.config)
+    account = RenyiAccount.start(
+        known.classes,
+        known.class_of,
+        schedule=known.config["training"]["schedule"],
+        unit=known.config["privacy"]["unit"],
+        assumed_honest=trust.assumed_honest,
+    )
+    found = dict[int, float | None]()
+    for number, present, unusable in known.attempts:
+        account = account.after(present, trust.reports_per_round, unusable)
+        found[number] = None if account.premise.reason else account.worst(known.delta)
+    upgrade_ledger(known.path, found)
+    return [("resumed", f"brought from ledger schema {UPGRADED} to {SCHEMA_VERSION}")]
+
+
 def replays(known: LedgerRecord) -> str:
-    """Which rounds of a seeded run that was stopped are played again when it goes on; empty where
+    """Which rounds of a seeded run that was stopped are executed again at resume; empty where
     there are none."""
     first, last = known.first_round, int(known.rounds.max(initial=0))
     if not known.seeded or last < first:
@@ -166,18 +211,27 @@ def replays(known: LedgerRecord) -> str:
     return f"{rounds} played again from the seed, with the same bits, and counted once"
 
 
-def restore(
-    known: LedgerRecord, accountant: Accountant, optimizer: ServerOptimizer
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run begins: a new one at round 1, one that continues where it stopped."""
+
+    round: int = 1
+    optimizer_state: Mapping[str, Any] | None = None
+    """What the optimizer had come to; None: the model is where it starts."""
+    counted: int | None = None
+    """The round, if any, whose reports were counted before the run was stopped, and from which no
+    step was taken: it is neither reserved nor counted again."""
+
+
+def released_before(
+    known: LedgerRecord, accountant: Accountant
 ) -> tuple[Spend | None, NDArray[np.bool_] | None]:
-    """Put optimizer and accountant where the ledger says: the spend of everything released before,
-    and whose reports on the first round were counted already, if its step is not yet taken.
+    """Count what the ledger holds: the spend of everything released before, and whose reports on
+    the first round were counted already, if its step is not yet taken.
 
     Rounds after the last checkpoint may have been released. A seeded run releases the same bits
-    again, so they are replayed and counted once; otherwise they stay on the bill. Raises `RunError`
-    for a checkpoint that cannot be used.
+    again, so they are replayed and counted once; otherwise their cost stays in the ledger.
     """
-    if known.checkpoint is not None:
-        _restore_state(known.path, known.checkpoint[1], optimizer)
     first, attempts = known.first_round, known.attempts
     if known.seeded:
         attempts = [each for each in attempts if each[0] < first]
@@ -185,12 +239,18 @@ def restore(
     return accountant.count(attempts), counted
 
 
-def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -> None:
-    size = optimizer.current().shape
+def optimizer_state(known: LedgerRecord, dimension: int) -> dict[str, Any] | None:
+    """The last checkpoint, of a model of `dimension` numbers; None where there is none.
+
+    Raises `RunError` for one that cannot be used.
+    """
+    if known.checkpoint is None:
+        return None
+    path = known.path
     try:
-        state = load_state(path.parent, saved)
-        optimizer.restore(state)
-        usable = optimizer.current().shape == size and bool(torch.isfinite(state["theta"]).all())
+        state = load_state(path.parent, known.checkpoint[1])
+        theta = ServerOptimizer(ServerSection(), torch.zeros(dimension), state).current()
+        usable = theta.shape == (dimension,) and bool(torch.isfinite(theta).all())
     except RunError:
         raise
     except Exception as error:  # torch promises none in particular
@@ -200,6 +260,7 @@ def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -
         ) from None
     if not usable:
         raise RunError(f"{path}: the state to go on from is not one of this model")
+    return state
 
 
 def require_newest(known: LedgerRecord, run: str, entries: int) -> str:
@@ -231,8 +292,22 @@ def require_newest(known: LedgerRecord, run: str, entries: int) -> str:
     )
 
 
+@contextmanager
+def states_kept_in(folder: Path) -> Iterator[None]:
+    """Keep what this thread's runs need for a resume in `folder`, wherever the user keeps it."""
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
 def state_folder() -> Path:
-    """`$FL_SHUFFLE_STATE`, else fl-shuffle's folder below `$XDG_STATE_HOME` or ~/.local/state."""
+    """That of `states_kept_in`, else `$FL_SHUFFLE_STATE`, else fl-shuffle's folder below
+    `$XDG_STATE_HOME` or ~/.local/state."""
+    chosen = _folder.get()
+    if chosen is not None:
+        return chosen
     named = os.environ.get(STATE_VARIABLE)
     if named:
         return Path(named)

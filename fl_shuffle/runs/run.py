@@ -10,37 +10,46 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from io import StringIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle._internal.arrays import Mask
+from fl_shuffle._internal.durable_files import open_private, replace_file
+from fl_shuffle.accounting.accountant import Accountant, Preview
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.declare import json_ready
-from fl_shuffle.durable_files import open_private, replace_file
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted, first_line
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.state_file import store_state
 from fl_shuffle.ledger.store import Ledger, create_ledger
+from fl_shuffle.randomizers.total_budgets import expected_reports
 from fl_shuffle.runs import events, resume
-from fl_shuffle.runs.directory import CONFIG, MODEL, SUMMARY, RunDirectory, RunPlace, log
+from fl_shuffle.runs.console_messages import LEFT_OUT
+from fl_shuffle.runs.directory import (
+    CONFIG,
+    MODEL,
+    SUMMARY,
+    RunDirectory,
+    RunPlace,
+    checkpoint_name,
+    log,
+)
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import (
+    as_text,
     metrics_line,
     metrics_of,
     quantiles_of,
     summary_of,
+    summary_text,
     summary_with,
 )
-
-Mask = NDArray[np.bool_]
+from fl_shuffle.settings_schema import json_ready
 
 # A checkpoint is written at most this often: it only saves time after a crash, never privacy.
 CHECKPOINT_SECONDS = 5.0
@@ -49,12 +58,13 @@ CHECKPOINT_SECONDS = 5.0
 class Run:
     """An open run directory: the `RoundLedger` of a `ShuffleStrategy`. Build with `open_run`.
 
-    `privacy.target_epsilon` bounds the worst client's headline epsilon, that of the column which
-    matches what is released; the facts' `lifetime` (shape [clients], inf where there is none)
+    `privacy.target_epsilon` bounds the most exposed client's headline epsilon, that of the column
+    which matches what is released; the facts' `lifetime` (shape [clients], inf where there is none)
     bounds each client's own: a client whose next report would exceed it stops taking part. A round
     of a seeded run that is repeated after a crash releases the same bits: a late checkpoint costs
     no privacy there. In a sequential round every report is used as it comes: it counts as released
-    once it is reserved. `known` is what the ledger of a run that goes on holds; None for a new one.
+    once it is reserved. `known` is what the ledger of a resumed run holds; None for a new one. Once
+    a run is made, `accountant` counts, and metrics.csv holds, what was released before.
     """
 
     def __init__(
@@ -73,13 +83,8 @@ class Run:
         self.run = ledger.run
         self.rounds = 0
         """The number of the last round that was played; 0 before there is one."""
-        self.first_round = 1 if known is None else known.first_round
-        self.counted: int | None = None
-        """The round, if any, whose reports were counted before the run was stopped, and from which
-        no step was taken: it is neither reserved nor counted again."""
         self.seconds = 0.0
         """What accounting and writing have taken."""
-        self._known = known
         self._directory = directory
         self._observer = observer
         self._seeded = events.publishes_times(config)
@@ -87,37 +92,40 @@ class Run:
         self._started = time.time()
         self._last_checkpoint = -math.inf
         self._expected = 0
-        self._columns: tuple[str, ...] = ()
-        self._lines: IO[str] = StringIO()  # until `restore` has made the file
         self._spend: Spend | None = None
         self._counted: Mask | None = None
+        self._planned: Preview | None = None
         self._met = set[int]()
-        directory.write(CONFIG, resume.as_text(config.to_dict()))
+        self.resumed = resume.Resumed() if known is None else self._resume(known)
+        """Where the run begins."""
+        self.first_round = first = self.resumed.round
+        view = RunView(directory.path) if known is None else known
+        self._metrics = MetricsFile(directory, view, math.inf if known is None else first)
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.reserve`."""
-        if self._counted is not None and round_number == self.counted:
+        if self._counted is not None and round_number == self.resumed.counted:
             return self._counted.copy()
         started = time.perf_counter()
-        allowed = self._within_lifetime(round_number, participants)
+        self._planned = planned = self._within_lifetime(round_number, participants)
+        allowed = planned.present.copy()
         self._expected = int(np.count_nonzero(allowed))
         self._tell_of_new(round_number, allowed)
-        planned = self.accountant.preview(round_number, allowed)
-        too_much = self._too_much(planned, allowed)
+        too_much = self._too_much(planned)
         if not self._expected or too_much:
-            spent = "no client may take part: lifetime budgets are spent"
+            spent = f"every client would exceed its {self.facts.budgets.limit}"
             why = f"it would cost {too_much}" if too_much else spent
             self._stop(round_number, f"round {round_number} is not played: {why}")
             return None
         at_once = allowed if self.config.training.schedule == "sequential" else None
-        self.ledger.reserve(round_number, self._expected, planned.headline, at_once)
+        self.ledger.reserve(round_number, self._expected, planned.spend.headline, at_once)
         self.seconds += time.perf_counter() - started
         return allowed
 
     def commit(self, round_number: int, present: Mask) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.commit`. Raises `RunError` for a counted
         round that has other reports now."""
-        if self._counted is not None and round_number == self.counted:
+        if self._counted is not None and round_number == self.resumed.counted:
             if np.array_equal(present, self._counted):
                 return self._spend
             raise RunError(
@@ -125,19 +133,21 @@ class Run:
                 "the ledger has counted; put the run's own ledger back"
             )
         started = time.perf_counter()
-        self.accountant.trust.require(round_number, int(np.count_nonzero(present)))
+        self.accountant.threat_model.require(round_number, int(np.count_nonzero(present)))
         self._tell_of_new(round_number, present)
-        spend = self.accountant.preview(round_number, present)
-        too_much = self._too_much(spend, present)
+        preview = self._planned
+        if preview is None or not preview.is_of(round_number, present):
+            preview = self.accountant.preview(round_number, present)
+        spend, too_much = preview.spend, self._too_much(preview)
         if too_much:
-            arrived = f"only {spend.n_reports} reports arrived in round {round_number}"
+            arrived = f"only {spend.num_reports} reports arrived in round {round_number}"
             why = f"{arrived}; releasing them would cost {too_much}: thrown away"
             self._stop(round_number, why)
             return None
-        self.ledger.record(spend, self._listed_counts(spend, present), present)
-        self.accountant.commit(round_number, present)
-        if spend.n_reports < self._expected:
-            lost = self._expected - spend.n_reports
+        self.ledger.record(spend, present)
+        self.accountant.commit(preview)
+        if spend.num_reports < self._expected:
+            lost = self._expected - spend.num_reports
             self.ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")
         if not self._seeded:
             # What follows is the release: the file must know of it first.
@@ -148,32 +158,28 @@ class Run:
     def amend(self, round_number: int, present: Mask, unusable: int) -> tuple[Spend, str]:
         """See `fl_shuffle.flower.strategy.RoundLedger.amend`."""
         started = time.perf_counter()
+        # A shuffler that is asked again may name fewer: the cost is that of the most.
+        unusable = max(unusable, self.ledger.unusable(round_number))
         self.accountant.take_back()
-        spend = self.accountant.preview(round_number, present, unusable)
-        too_much = self._too_much(spend, present, unusable)
-        counts = self._listed_counts(spend, present)
-        if self.ledger.amend(spend, counts, present, unusable):
-            text = f"{unusable} of {spend.n_reports} clients sent a report that cannot be used"
+        preview = self.accountant.preview(round_number, present, unusable)
+        spend, too_much = preview.spend, self._too_much(preview)
+        if self.ledger.amend(spend, present, unusable):
+            text = f"{unusable} of {spend.num_reports} clients sent a report that cannot be used"
             self.ledger.note(round_number, "unusable", f"{text}: such reports hide nobody")
-        self.accountant.commit(round_number, present, unusable)
+        self.accountant.commit(preview)
         self.ledger.flush()
         self.seconds += time.perf_counter() - started
         return spend, too_much
 
     def _tell_of_new(self, round_number: int, present: Mask) -> None:
-        """Tell whoever watches of a round whose like was not met: its cost may take seconds."""
+        """Tell the observer about a round of a new kind: computing its cost may take seconds."""
         counts = hash(self.accountant.class_counts(present).tobytes())
         if counts not in self._met:
             self._met.add(counts)
             self._observer(events.Certifying(f"certifying what round {round_number} costs ..."))
 
-    def _listed_counts(self, spend: Spend, present: Mask) -> dict[int, int]:
-        """Class -> reports, of the classes that are written down one by one."""
-        counts = self.accountant.class_counts(present)
-        return {i: int(counts[i]) for i in spend.columns["local"].epsilon if counts[i]}
-
     def record(self, outcome: events.RoundOutcome, state: dict[str, Any] | None) -> None:
-        """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
+        """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells the observer."""
         seconds = outcome.seconds if self._seeded else None
         row = self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         now = time.monotonic()
@@ -182,58 +188,37 @@ class Run:
             self._last_checkpoint = now
             kept = store_state(self._directory.path, state)
             self.ledger.checkpoint(outcome.round_number, kept)
-        self._lines.write(metrics_line(row, self._columns))
-        self._lines.flush()
+        self._metrics.add(row)
         self.rounds, self._spend = outcome.round_number, outcome.spend
         self._observer(events.RoundFinished(replace(outcome, row=row)))
 
-    def restore(self, optimizer: ServerOptimizer) -> None:
-        """Put a resumed run's optimizer and accountant back; `counted` is known from here on."""
-        known, first = self._known, self.first_round
-        if known is None:
-            self._rewrite(RunView(self._directory.path))
-            return
-        spend, counted = resume.restore(known, self.accountant, optimizer)
-        self._rewrite(known, before=first)
+    def keep_model(self, round_number: int, model: Mapping[str, Tensor]) -> None:
+        """Save the model after a round beside the run's other files, for its owner alone.
+
+        The ledger is made durable first: it must not say less than the files beside it.
+        """
+        self.ledger.flush()
+        _save_model(self._directory.path / checkpoint_name(round_number), model)
+
+    def _resume(self, known: LedgerRecord) -> resume.Resumed:
+        """Count what was released before; returns where the run continues."""
+        state, first = resume.optimizer_state(known, self.facts.dimension), known.first_round
+        spend, counted = resume.released_before(known, self.accountant)
         if spend is not None:
             self.rounds, self._spend = first - 1, spend
             # A batch that waits at a remote shuffler is the one that was counted; any other is
             # lost, and the round is reserved and counted anew.
-            if counted is not None and self.config.privacy.shuffler == "apart":
-                self.counted, self._counted = first, counted
+            if counted is not None and self.config.privacy.shuffler == "separate":
+                self._counted = counted
         said = resume.replays(known)
         log.info("resuming at round %d%s", first, f": {said}" if said else "")
         if said:
             self._observer(events.Preparing(f"going on at round {first}: {said}"))
-
-    def _rewrite(self, view: RunView, before: float = math.inf) -> None:
-        """Have metrics.csv say what the ledger does of rounds before this one."""
-        self._columns = view.columns
-        self._directory.write(METRICS, metrics_of(view, before))
-        self.close()
-        self._lines = open_private(self._directory.path / METRICS, "a")
+        return resume.Resumed(first, state, None if self._counted is None else first)
 
     def close(self) -> None:
         """Close metrics.csv: each of its lines is written already."""
-        self._lines.close()
-
-    def announce(self, notes: list[tuple[str, str]]) -> None:
-        """The warnings, in the log and once in the ledger; then tell whoever watches. `notes`
-        (kind, text) are those of a run that goes on."""
-        facts = self.facts
-        warnings = (*facts.warnings, *(text for kind, text in notes if kind == "warning"))
-        if self._known is None:
-            notes = facts.notes(sums=self.accountant.sums_are_bounded)
-        for text in warnings:
-            log.warning(text)
-        for kind, text in notes:
-            self.ledger.note(0, kind, text)
-        self._try_summary()
-        # Of clients that declare their training budgets do not act.
-        budgets = facts.budgets.words() if self.config.privacy.randomizer != "declared" else ""
-        self._observer(
-            events.RunStarted(self._directory.path, self.config, warnings, facts.noise, budgets)
-        )
+        self._metrics.close()
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
@@ -247,7 +232,7 @@ class Run:
         started = time.perf_counter()
         self._observer(events.Certifying("counting what every client has spent ..."))
         totals = self.accountant.client_totals()
-        attacks = self.accountant.lower_columns() if self.rounds else {}
+        attacks = self.accountant.lower_bounds() if self.rounds else {}
         self.seconds += time.perf_counter() - started
         columns = {} if self._spend is None else {**self._spend.columns, **attacks}
         outcome = {
@@ -266,53 +251,119 @@ class Run:
         self.ledger.finish(totals, self.rounds, attacks, facts)
         view = RunView(folder)
         summary = summary_of(view)
-        self._rewrite(view)
-        self._directory.write(SUMMARY, resume.as_text(summary))
+        self._metrics.close()
+        self._metrics = MetricsFile(self._directory, view)
+        self._directory.write(SUMMARY, summary_text(summary))
         resume.forget_data(self.run)
         self._observer(events.RunFinished(summary))
-
-    def _try_summary(self) -> None:
-        """Make the summary of a run without rounds, before one is paid for: what fails there would
-        fail at the end."""
-        ends: dict[str, Any] = {
-            "stopped_early": None,
-            "failed": False,
-            "epsilon_quantiles": {},
-            "columns": {},
-        }
-        times = {"accounting_seconds": None, "seconds": None}
-        resume.as_text(summary_with(RunView(self._directory.path), {**ends, **times}))
 
     def _stop(self, round_number: int, why: str) -> None:
         self.ledger.note(round_number, "stopped", why)
         self.ledger.flush()
 
-    def _too_much(self, spend: Spend, present: Mask, unusable: int = 0) -> str:
+    def _too_much(self, preview: Preview) -> str:
         """Which budget this would exceed, in words; empty if none."""
-        target = self.config.privacy.target_epsilon
+        spend, target = preview.spend, self.config.privacy.target_epsilon
         if target is not None and not spend.headline <= target:
             worst = f"{spend.headline:.6g} (column {spend.headline_column})"
-            return f"the worst client {worst}, above the target {target}"
-        over = self._over_lifetime(spend.round_number, present, unusable).any()
-        return "a client more than its lifetime budget" if over else ""
+            return f"the most exposed client {worst}, above the target {target}"
+        over = self._over_lifetime(preview).any()
+        return f"a client more than its {self.facts.budgets.limit}" if over else ""
 
-    def _within_lifetime(self, round_number: int, participants: Mask) -> Mask:
-        allowed = participants.copy()
-        while (leaving := self._over_lifetime(round_number, allowed)).any():
+    def _within_lifetime(self, round_number: int, participants: Mask) -> Preview:
+        """The round with those of the participants who may take part."""
+        preview = self._with_absent(round_number, participants)
+        while (leaving := self._over_lifetime(preview)).any():
             # Fewer reports hide each client less: ask again until nobody else must leave.
-            allowed &= ~leaving
-        out = int(participants.sum() - allowed.sum())
+            preview = self._with_absent(round_number, preview.present & ~leaving)
+        out = int(participants.sum() - preview.present.sum())
         if out:
-            spent = f"{out} clients have spent their lifetime budget"
-            self.ledger.note(round_number, "lifetime", spent)
-        return allowed
+            self.ledger.note(round_number, LEFT_OUT, _left_out(out, self.facts.budgets.limit))
+        if preview.unusable:
+            preview = self.accountant.preview(round_number, preview.present)
+        return preview
 
-    def _over_lifetime(self, round_number: int, present: Mask, unusable: int = 0) -> Mask:
+    def _with_absent(self, round_number: int, asked: Mask) -> Preview:
+        """The round as if as many of these clients' reports as may be absent hid nobody."""
+        return self.accountant.preview(round_number, asked, self._absent(asked))
+
+    def _absent(self, asked: Mask) -> int:
+        """How many honest reports of these clients are planned not to arrive.
+
+        Totals are planned for absent clients. A round that is asked for as if all arrive would be
+        thrown away, and the run stopped, where some do not and one client would exceed its total.
+        """
+        if self.facts.budgets.of == "report":
+            return 0
+        number, assumed = int(np.count_nonzero(asked)), self.config.privacy.assumed_honest
+        arriving = expected_reports(self.config, number)
+        return honest_reports(assumed, number) - honest_reports(assumed, arriving)
+
+    def _over_lifetime(self, preview: Preview) -> Mask:
         """Which of these clients this round would bring above their lifetime budget."""
         if self._lifetime is None:
-            return np.zeros_like(present)
-        epsilon = self.accountant.client_epsilons_after(round_number, present, unusable)
-        return np.asarray(present & ~(epsilon <= self._lifetime))
+            return np.zeros_like(preview.present)
+        return np.asarray(preview.present & ~(preview.client_epsilons() <= self._lifetime))
+
+
+class MetricsFile:
+    """metrics.csv of a run: what the ledger has of rounds before the one it begins with, and a line
+    for every round that is added."""
+
+    def __init__(self, directory: RunDirectory, view: RunView, before: float = math.inf) -> None:
+        self._columns = view.columns
+        directory.write(METRICS, metrics_of(view, before))
+        self._lines = open_private(directory.path / METRICS, "a")
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Write a round's line, at once."""
+        self._lines.write(metrics_line(row, self._columns))
+        self._lines.flush()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._lines.close()
+
+
+def announce(
+    facts: RunFacts,
+    directory: RunDirectory,
+    observer: events.Observer,
+    ledger: Ledger,
+    notes: list[tuple[str, str]],
+) -> None:
+    """Write the `notes` (kind, text) into the ledger, and all warnings into the log; then tell
+    the observer that the run has started."""
+    own = (text for kind, text in notes if kind == "warning" and text not in facts.warnings)
+    warnings = (*facts.warnings, *own)
+    for text in warnings:
+        log.warning(text)
+    for kind, text in notes:
+        ledger.note(0, kind, text)
+    _try_summary(directory)
+    words = facts.config, warnings, facts.noise, facts.budget_words
+    observer(events.RunStarted(directory.path, *words))
+
+
+def _try_summary(directory: RunDirectory) -> None:
+    """Make the summary of a run without rounds, before one is paid for: what fails there would
+    fail at the end."""
+    ends: dict[str, Any] = {
+        "stopped_early": None,
+        "failed": False,
+        "epsilon_quantiles": {},
+        "columns": {},
+    }
+    times = {"accounting_seconds": None, "seconds": None}
+    summary_text(summary_with(RunView(directory.path), {**ends, **times}))
+
+
+def _left_out(clients: int, limit: str) -> str:
+    """How many clients a round is played without, and why, in words."""
+    who, they, own = f"{clients:,} clients are", "they", "their"
+    if clients == 1:
+        who, they, own = "1 client is", "it", "its"
+    return f"{who} left out, because {they} could exceed {own} {limit} with this round"
 
 
 def saved_tensors(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -359,6 +410,7 @@ def open_run(
         if place.goes_on:
             known = resume.unfinished_ledger(directory.path, flwr=flwr)
             notes = resume.require_same(known, facts, place, directory.lock)
+            notes += resume.upgraded(known)
         else:
             meta, plan = facts.for_ledger(), facts.plan
             # Before the ledger: a run that has begun can always be compared.
@@ -366,14 +418,17 @@ def open_run(
             create_ledger(directory.path / LEDGER, meta, plan.classes, plan.class_of)
         ledger = Ledger(directory.path / LEDGER, directory.lock, replayed=seeded)
         if known is not None and known.config != facts.config.to_dict():
-            ledger.set_meta("config", facts.config.to_dict())
+            ledger.change_settings(facts.config.to_dict())
         command = _resuming(directory.path, facts, place, observer)
         with (
             directory.logging(times=seeded), _can_go_on(command), closing(ledger),
-            closing(Run(directory, facts, ledger, accountant, observer, known)) as run,
         ):  # fmt: skip
-            run.announce(notes)
-            yield run
+            directory.write(CONFIG, as_text(facts.config.to_dict()))
+            if known is None:
+                notes = facts.notes(sums=accountant.sums_are_bounded)
+            announce(facts, directory, observer, ledger, notes)
+            with closing(Run(directory, facts, ledger, accountant, observer, known)) as run:
+                yield run
     except KeyboardInterrupt:
         # Also while the accounting is set up: the run has begun once its ledger is there.
         path = directory.path
@@ -410,7 +465,7 @@ def _save_model(path: Path, model: Mapping[str, Tensor]) -> None:
 
 
 def _resuming(path: Path, facts: RunFacts, place: RunPlace, observer: events.Observer) -> str:
-    """The command that goes on with the run, where it is played; data that the server does not
+    """The command that resumes the run where it is executed; data that the server does not
     have cannot be compared."""
     vouched = facts.fingerprint is None
     if isinstance(observer, FlowerLog):

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fl_shuffle._internal.renamed import RenamedKeys, with_old_keys
 from fl_shuffle.accounting.guarantee import proof_over_attack
-from fl_shuffle.declare import json_ready
+from fl_shuffle.accounting.rounds.events import OLD_COLUMNS
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import RunView
-from fl_shuffle.ledger.tables import ALWAYS, EPSILONS
-from fl_shuffle.run_words import hides_nobody, hiding_advice, plain_words
+from fl_shuffle.ledger.tables import ALWAYS, BY_COLUMN, EPSILONS, OLD_CSV, OLD_SUMMARY
+from fl_shuffle.runs.console_messages import (
+    hides_nobody,
+    hiding_advice,
+    left_out,
+    plain_words,
+)
+from fl_shuffle.settings_schema import json_ready
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
@@ -30,7 +38,7 @@ def summary_of(view: RunView) -> dict[str, Any]:
         raise RunError(f"{view.directory} holds no finished run: its ledger has no end")
     try:
         if "outcome" not in view.meta:  # of version 0.1
-            return dict(view.meta["summary"])
+            return _renamed(view.meta["summary"])
         return summary_with(view, view.meta["outcome"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
@@ -40,7 +48,29 @@ def summary_of(view: RunView) -> dict[str, Any]:
 
 def summary_with(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
     """The same of a run that ended so."""
-    return dict(json_ready(_final(view, outcome)))
+    return _renamed(json_ready(_final(view, outcome)))
+
+
+def _renamed(summary: Mapping[str, Any]) -> RenamedKeys[Any]:
+    """The summary, which can still be asked for its old keys."""
+    tables = {n: RenamedKeys(summary[n], OLD_COLUMNS) for n in BY_COLUMN if n in summary}
+    return RenamedKeys({**summary, **tables}, OLD_SUMMARY)
+
+
+def under_both_names(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in summary.json: for one release each renamed key also under its old name."""
+    tables = {n: with_old_keys(summary[n], OLD_COLUMNS) for n in BY_COLUMN if n in summary}
+    return with_old_keys({**summary, **tables}, OLD_SUMMARY)
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """The text of summary.json."""
+    return as_text(under_both_names(summary))
+
+
+def as_text(table: Mapping[str, Any]) -> str:
+    """As it stands in a JSON file."""
+    return json.dumps(table, indent=2) + "\n"
 
 
 def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +79,7 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
     measured = view.metrics.get(view.last_round, {})
     epsilons = {name: view.spent(name) for name in EPSILONS}
     headline = view.headline
-    fewest = min((row["n_reports"] for row in view.rows), default=0)
+    fewest = min((row["num_reports"] for row in view.rows), default=0)
     public = view.meta["test_data"] == "public"
     words = plain_words(epsilons, headline=headline, reports=fewest, rounds=view.last_round)
     return {
@@ -71,8 +101,9 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
         "release": privacy["release"],
         "shuffler": privacy["shuffler"],
         "headline": headline if last else None,
-        "epsilon": epsilons[headline],
-        "proven_epsilon": epsilons["proven"],
+        # None of a run without privacy, whose epsilon is infinite.
+        "epsilon": epsilons.get(headline),
+        "shuffled_epsilon": epsilons["shuffled"],
         "sum_epsilon": epsilons["sum"],
         "sum_epsilon_add_remove": view.sum_add_remove,
         "epsilon_quantiles": outcome["epsilon_quantiles"],
@@ -80,13 +111,14 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
             name: {"epsilon": epsilons[name], **standing}
             for name, standing in outcome["columns"].items()
         },
-        "fewest_reports": fewest if last else None,
-        "in_plain_words": words if last else None,
+        "min_reports_per_round": fewest if last else None,
+        "description": words if last else None,
         "advice": _advice(view, epsilons, headline),
-        "proven_over_lower": proof_over_attack(epsilons["proven"], epsilons["lower"]),
+        "tightness": proof_over_attack(epsilons["shuffled"], epsilons["shuffled_lower"]),
+        "left_out": left_out(view.notes),
         "gspa_mu": last.get("gspa_mu"),
         "records_not_covered": view.meta["records_not_covered"],
-        "ledger_link": view.link,
+        "ledger_hash": view.hash,
         "warnings": _told(view, "warning"),
         "assumptions": _told(view, "assumption"),
         "accounting_seconds": outcome["accounting_seconds"],
@@ -96,7 +128,7 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
 
 def _advice(view: RunView, epsilons: Mapping[str, float | None], headline: str) -> str | None:
     """What could let shuffling hide a client; None where it does."""
-    if not hides_nobody(epsilons[headline], epsilons["local"]):
+    if not hides_nobody(epsilons.get(headline), epsilons["local"]):
         return None
     return hiding_advice(view.config)
 
@@ -109,7 +141,7 @@ def _told(view: RunView, kind: str) -> list[str]:
 def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
     """Of the clients' own epsilons in each proven column; None for one that says nothing."""
     found: dict[str, Any] = {}
-    for name in ("proven", "sum", "local"):
+    for name in ("shuffled", "sum", "local"):
         each = getattr(totals, name)
         with np.errstate(invalid="ignore"):
             values = np.quantile(each, list(QUANTILES.values()))
@@ -122,12 +154,13 @@ def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
 def metrics_of(view: RunView, before: float = math.inf) -> str:
     """metrics.csv: what the ledger says of rounds before this one."""
     lines = [metrics_line(row, view.columns) for row in view.lines if row["round"] < before]
-    return "".join([",".join(view.columns) + "\n", *lines])
+    return "".join([",".join([*view.columns, *OLD_CSV]) + "\n", *lines])
 
 
 def metrics_line(row: Mapping[str, Any], columns: Iterable[str]) -> str:
-    """A line of metrics.csv: what a round has under these columns."""
-    return ",".join(_cell(name, row.get(name)) for name in columns) + "\n"
+    """A line of metrics.csv: what a round has under these columns, and again under their old
+    names."""
+    return ",".join(_cell(name, row.get(name)) for name in [*columns, *OLD_CSV.values()]) + "\n"
 
 
 def _cell(name: str, value: float | None) -> str:

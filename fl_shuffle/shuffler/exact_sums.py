@@ -70,7 +70,7 @@ def exact_sum(
     reports that ever go into the accumulator. `group` (see `exact_group`) is a number of rows whose
     float32 sums are exact too: faster, and the same bits.
     """
-    from fl_shuffle.compiled.rows import sum_within
+    from fl_shuffle._internal.compiled.rows import sum_within
 
     each = np.full(len(reports), math.inf) if largest is None else _of_each(largest, reports)
     limits = np.broadcast_to(each, reports.shape[:1])

@@ -17,14 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.errors import ConfigError, PrivacyBudgetError
-from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle._internal.arrays import Ids, Mask, Vector
+from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.randomizers.seeds import SeedTree
 from fl_shuffle.shuffler.exact_sums import ExactSum, exact_sum, valid_rows
-
-Mask = NDArray[np.bool_]
-Ids = NDArray[np.int64]
-Vector = NDArray[np.float64]
 
 OUT_OF_RANGE = "out of an honest report's range"
 """Why a report is dropped that noise cannot have made, or that is not finite."""
@@ -46,7 +42,7 @@ class PartialSum:
     valid: Mask
 
 
-Answer = Reports | PartialSum
+ReceivedReports = Reports | PartialSum
 
 
 @dataclass(frozen=True)
@@ -86,16 +82,16 @@ class Batch(Protocol):
     """A round's reports on their way through a shuffler. May be added to from several threads."""
 
     reasons: Counter[str]
-    """Why reports are missing, once for each, for whoever runs the server."""
+    """Why reports are missing, once for each, for the operator of the server."""
 
     collecting: bool
     """Whether clients are to be asked: not if a stopped run had closed the batch already."""
 
-    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
+    def add(self, answer: ReceivedReports, clients: Ids, position: int) -> Mask:
         """Take in a node's answer for these clients [k], as far as it is valid.
 
         Returns whose reports are in the batch [k]. `position` (the request's, another one for each
-        call) is what a permutation starts from, whoever came first; nothing of it is released.
+        call) is what a permutation starts from, in any order of arrival; nothing of it is released.
         """
 
     def close(self) -> Mask:
@@ -105,7 +101,7 @@ class Batch(Protocol):
         """
 
     def release(self) -> Shuffled:
-        """Let it out; whoever calls has written down what that costs.
+        """Release it; the caller has written down what that costs.
 
         Raises `UnusableBatchError` where there is nothing to take a step from.
         """
@@ -118,7 +114,7 @@ class Shuffler(Protocol):
     """A smaller batch is not released."""
 
     batches: int
-    """In so many of them a round's reports are shuffled: one of each client in each."""
+    """Number of batches in which a round's reports are shuffled: one of each client in each."""
 
     facts: Mapping[str, str]
     """What nodes must know of it, in every request."""
@@ -139,8 +135,7 @@ class LocalShuffler:
     The two are equal by design where nobody looks at single reports: these lie on public
     power-of-two grids, so that the float64 sum is exact and has the bits of the sum of the permuted
     batch, whatever the order. `group` reports have an exact sum in float32 already: adding up is
-    then faster. `noise`, of a simulation whose clients add none, is added to the sum before it
-    leaves. In a round of several `batches` a client is in all of them or in none.
+    then faster. In a round of several `batches` a client is in all of them or in none.
     """
 
     dimension: int
@@ -149,7 +144,6 @@ class LocalShuffler:
     min_reports: int = 2
     keep: bool = True
     group: int = 1
-    noise: AggregateNoise | None = None
     batches: int = 1
     facts: Mapping[str, str] = field(default_factory=dict, init=False)
 
@@ -199,30 +193,20 @@ class SummedBatch(_LocalBatch):
         super().__init__(shuffler, number, clients)
         self._sum = ExactSum(shuffler.dimension, shuffler.group)
 
-    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
-        """See `Batch`. Raises `ConfigError` for reports where the shuffler adds their noise."""
+    def add(self, answer: ReceivedReports, clients: Ids, position: int) -> Mask:
+        """See `Batch`."""
         largest = self._shuffler.largest[clients]
         if isinstance(answer, PartialSum):
             most = float(largest[answer.valid].sum()) * self._shuffler.batches
             taken = self._sum.add_sum(torch.from_numpy(answer.total), most)
             return self._note(clients, answer.valid & taken)
-        if self._shuffler.noise is not None:
-            raise ConfigError(
-                "run.noise = 'pooled': the client app sends reports, so the noise is in them; set "
-                "run.noise = 'per-report'"
-            )
         return self._note(clients, self._sum.add(torch.from_numpy(answer.rows), largest))
 
     def release(self) -> Shuffled:
         """See `Batch`."""
-        shuffler, total = self._shuffler, self._sum.total
+        total = self._sum.total
         self._sum.total = total.new_zeros(0)  # it is let out once, and not held here beside
-        reports = int(self._present.sum()) * shuffler.batches
-        if shuffler.noise is None:
-            return Shuffled(reports, total=total)
-        draws = shuffler.seeds.numpy_generator(self._number, "pooled noise")
-        noisy = shuffler.noise.add_to(total.numpy(), self._present, draws)
-        return Shuffled(reports, total=torch.from_numpy(noisy))
+        return Shuffled(int(self._present.sum()) * self._shuffler.batches, total=total)
 
 
 class PermutedBatch(_LocalBatch):
@@ -232,7 +216,7 @@ class PermutedBatch(_LocalBatch):
         super().__init__(shuffler, number, clients)
         self._rows: dict[int, Tensor] = {}
 
-    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
+    def add(self, answer: ReceivedReports, clients: Ids, position: int) -> Mask:
         """See `Batch`."""
         if isinstance(answer, PartialSum):
             self.reasons["sent a sum where single reports are wanted"] += len(clients)

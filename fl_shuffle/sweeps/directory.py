@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from fl_shuffle.durable_files import PRIVATE_FOLDER
+from fl_shuffle._internal.durable_files import PRIVATE_FOLDER
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.ledger import LEDGER
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.runs.directory import RunDirectory
-from fl_shuffle.sweeps.points import Point, Sweep
+from fl_shuffle.sweeps.points import Sweep, SweepPoint
 
 DESCRIPTION = "sweep.json"
 RUNS = "runs"
@@ -43,7 +43,8 @@ def read_sweep(path: Path) -> Sweep:
     """What the sweep in `path` sweeps. Raises `RunError` if there is none."""
     try:
         found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-        return Sweep(dict(found["base"]), dict(found["grid"]), tuple(map(int, found["seeds"])))
+        seeds, beside = tuple(map(int, found["seeds"])), found.get("baselines", ())
+        return Sweep(dict(found["base"]), dict(found["grid"]), seeds, tuple(map(dict, beside)))
     except FileNotFoundError:
         raise RunError(f"{path} holds no sweep: there is no {DESCRIPTION} in it") from None
     except (KeyError, TypeError) as error:
@@ -53,7 +54,7 @@ def read_sweep(path: Path) -> Sweep:
         raise RunError(f"{path / DESCRIPTION} cannot be read: {error}") from None
 
 
-def run_path(sweep: Path, point: Point) -> Path:
+def run_path(sweep: Path, point: SweepPoint) -> Path:
     """The run directory of `point` in the sweep folder."""
     return sweep / RUNS / point.name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,10 @@ from fl_shuffle.configuration.reading import parse_config, set_value, toml_or_te
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
 
+NONE, TRUSTED, SHUFFLED, LOCAL = "no privacy", "trusted server", "shuffled", "local"
+"""What a shuffled run is set beside, and itself."""
+BASELINE = "baseline"
+"""The column that names a point's baseline, before the settings of the grid."""
 MOST_RUNS = 10_000
 """More are a slip of the keyboard: at a second each they would take three hours."""
 
@@ -46,8 +50,21 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
     return grid
 
 
+def changed(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables with these settings in place of their own."""
+    found = {name: dict(table) for name, table in tables.items()}
+    for key, value in overrides.items():
+        section, _, name = key.partition(".")
+        table = found.setdefault(section, {})
+        if value is None:
+            table.pop(name, None)
+        else:
+            table[name] = value
+    return found
+
+
 @dataclass(frozen=True, eq=False)
-class Point:
+class SweepPoint:
     """One run: its name, the settings that it has of the grid, and its whole configuration."""
 
     name: str
@@ -58,7 +75,9 @@ class Point:
 @dataclass(frozen=True)
 class Sweep:
     """A base configuration (nested tables), a grid of settings (`section.key`) with their values,
-    in order, and the seeds of every point.
+    in order, and the seeds of every point. `baselines`: of each combination the runs that are set
+    beside one another, with the name, the combination's settings `at`, and the `settings` that
+    make the baseline (`sweeps.baselines`); none where only combinations are run.
 
     Raises `ConfigError` for a grid that makes no sense as a whole, and names the point whose
     configuration is refused.
@@ -67,6 +86,7 @@ class Sweep:
     base: Mapping[str, Any]
     grid: Mapping[str, Sequence[Any]]
     seeds: tuple[int, ...]
+    baselines: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for key, values in self.grid.items():
@@ -79,35 +99,82 @@ class Sweep:
                     raise ConfigError(f"grid {key}: {value!r} stands there twice")
         if "run.seed" in self.grid and len(self.seeds) > 1:
             raise ConfigError("grid run.seed: --seeds already says which seeds there are")
-        count = math.prod(map(len, (self.seeds, *self.grid.values())))
+        combinations = len(self.baselines) or math.prod(map(len, self.grid.values()))
+        count = len(self.seeds) * combinations
         if count > MOST_RUNS:
             raise ConfigError(f"the grid has {count:,} runs; at most {MOST_RUNS:,} are allowed")
         _ = self.points
 
     @classmethod
-    def of(cls, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], seeds: int) -> Sweep:
-        """With `seeds` seeds a point: the configuration's own and the ones that follow it."""
+    def of(
+        cls,
+        base: Mapping[str, Any],
+        grid: Mapping[str, Sequence[Any]],
+        seeds: int,
+        *,
+        baselines: bool = False,
+    ) -> Sweep:
+        """With `seeds` seeds a point: the configuration's own and the ones that follow it; and with
+        every combination's baselines.
+
+        Raises as `baselines_of` does.
+        """
         require_integer("seeds", seeds, minimum=1, maximum=MOST_RUNS)
         first = parse_config(base).run.seed
-        return cls(copy.deepcopy(dict(base)), grid, tuple(range(first, first + seeds)))
+        plain = cls(copy.deepcopy(dict(base)), grid, tuple(range(first, first + seeds)))
+        return replace(plain, baselines=tuple(plain._baselines())) if baselines else plain
+
+    def _baselines(self) -> Iterator[dict[str, Any]]:
+        # It needs the planner, and PyTorch for some data.
+        from fl_shuffle.sweeps.baselines import baselines_of
+
+        met = list[Any]()
+        for values in itertools.product(*self.grid.values()):
+            settings = dict(zip(self.grid, values, strict=True))
+            tables = self._config(settings, self.seeds[0]).to_dict()
+            for name, own in baselines_of(tables).items():
+                at: dict[str, Any] = dict(settings)
+                if name == NONE:
+                    # What is set of privacy changes nothing there: such runs are one.
+                    at = {k: None if k.startswith(("privacy.", "budgets.")) else v
+                          for k, v in at.items()}  # fmt: skip
+                if (name, at) not in met:
+                    met.append((name, at))
+                    yield {"baseline": name, "at": at, "settings": own}
 
     @cached_property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[SweepPoint, ...]:
         """Every run, combination by combination."""
         found = []
-        for number, values in enumerate(itertools.product(*self.grid.values())):
-            settings = dict(zip(self.grid, values, strict=True))
+        for number, (settings, own) in enumerate(self._combinations()):
+            at = {key: value for key, value in settings.items() if key != BASELINE}
             for seed in self.seeds:
-                config = self._config(settings, seed)
-                found.append(Point(f"{number:03d}-seed-{config.run.seed}", settings, config))
+                config = self._config(at, seed, own)
+                found.append(SweepPoint(f"{number:03d}-seed-{config.run.seed}", settings, config))
         return tuple(found)
 
-    def _config(self, settings: Mapping[str, Any], seed: int) -> Config:
+    @property
+    def settings(self) -> list[str]:
+        """What tells the combinations apart."""
+        return [BASELINE] * bool(self.baselines) + list(self.grid)
+
+    def _combinations(self) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        """The settings of each combination, and what makes a baseline of it."""
+        for each in self.baselines:
+            yield {BASELINE: each["baseline"], **each["at"]}, each["settings"]
+        if not self.baselines:
+            for values in itertools.product(*self.grid.values()):
+                yield dict(zip(self.grid, values, strict=True)), {}
+
+    def _config(
+        self, settings: Mapping[str, Any], seed: int, baseline: Mapping[str, Any] | None = None
+    ) -> Config:
         tables = copy.deepcopy(dict(self.base))
         try:
             for key, value in {"run.seed": seed, **settings}.items():
-                set_value(tables, key, value)
-            return parse_config(tables)
+                if value is not None:
+                    set_value(tables, key, value)
+            return parse_config(changed(tables, baseline or {}))
         except FlShuffleError as error:
             shown = ", ".join(f"{key} = {value!r}" for key, value in settings.items())
             raise ConfigError(f"the point {shown or '(base)'}: {error}") from None

@@ -17,7 +17,7 @@ from fl_shuffle.report.formats import write_table, write_text
 from fl_shuffle.report.many import mean_and_spread, sweep_figure
 from fl_shuffle.report.page import sweep_page
 from fl_shuffle.sweeps.directory import read_sweep, run_path, state_of
-from fl_shuffle.sweeps.points import Point
+from fl_shuffle.sweeps.points import BASELINE, LOCAL, SweepPoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
@@ -32,6 +32,11 @@ COSTS: dict[str, Callable[[RunView], float | None]] = {
     "lower_epsilon": lambda view: view.lower,
 }
 """The epsilons of a combination, and what they are of a run."""
+
+
+def _reported(point: SweepPoint, view: RunView) -> float | None:
+    """The epsilon of a run: the headline, or of the baseline `local` that of its own noise."""
+    return view.spent("local") if point.settings.get(BASELINE) == LOCAL else view.epsilon
 
 
 class SweepResult:
@@ -50,7 +55,7 @@ class SweepResult:
         return f"<Sweep of {runs} runs, {finished} finished, in {self.directory}>"
 
     @cached_property
-    def finished(self) -> dict[Point, RunView]:
+    def finished(self) -> dict[SweepPoint, RunView]:
         """The runs that came to their end, in the order of the points."""
         paths = {point: run_path(self.directory, point) for point in self.sweep.points}
         over = {point: path for point, path in paths.items() if state_of(path) == "finished"}
@@ -64,13 +69,13 @@ class SweepResult:
 
     @property
     def settings(self) -> list[str]:
-        """The keys of the grid."""
-        return list(self.sweep.grid)
+        """What tells the combinations apart: the keys of the grid, after the baseline's name."""
+        return self.sweep.settings
 
     @cached_property
     def runs(self) -> dict[str, list[Any]]:
         """One row a finished run: its settings, seed, rounds, accuracy, loss, each epsilon (nats
-        at `delta`, of the worst client), and its folder. None where there is no number."""
+        at `delta`, of the most exposed client), and its folder. None where there is no number."""
         columns: dict[str, list[Any]] = {
             key: [point.settings[key] for point in self.finished] for key in self.settings
         }
@@ -80,7 +85,7 @@ class SweepResult:
             "rounds": [view.last_round for view in views],
             **{name: [view.measured(name) for view in views] for name in ("accuracy", "loss")},
             "delta": [view.delta for view in views],
-            "epsilon": [view.epsilon for view in views],
+            "epsilon": [_reported(*each) for each in self.finished.items()],
             **{name: [view.spent(key) for view in views] for key, name in EPSILONS.items()},
             "directory": [str(view.directory) for view in views],
         }
@@ -89,8 +94,8 @@ class SweepResult:
     def table(self) -> dict[str, list[Any]]:
         """One row a combination: its settings, how many runs it has, mean and sample standard
         deviation of their accuracy (None with fewer than two), and the largest epsilon of any of
-        them: the reported one, that towards whoever sees sums alone, the local one, and what the
-        best computed attack reaches."""
+        them: the reported one, that against an attacker who sees only sums, the local one, and
+        what the best computed attack reaches."""
         rows = []
         for _, combined in groupby(self.sweep.points, lambda point: point.settings):
             points = list(combined)
@@ -99,6 +104,8 @@ class SweepResult:
             row = {"runs": len(views), "accuracy": mean, "accuracy_sd": spread}
             for name, of in COSTS.items():
                 row[name] = max((cost for cost in map(of, views) if cost is not None), default=None)
+            if points[0].settings.get(BASELINE) == LOCAL:
+                row["epsilon"] = row["local_epsilon"]
             rows.append({**points[0].settings, **row})
         return {name: [row[name] for row in rows] for name in rows[0]}
 

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from fl_shuffle.errors import ConfigError, RunError, require_integer
 from fl_shuffle.sweeps.directory import run_path, state_of
-from fl_shuffle.sweeps.points import Point, Sweep
+from fl_shuffle.sweeps.points import Sweep, SweepPoint
 
 WORKER = """
 import json, sys
@@ -34,9 +34,9 @@ DIED = "its process died: it was killed, or memory ran out"
 class SweepEvent:
     """What came of a point: a `round_number` that is released and written down; or, where that is
     None, its end. `kept`: it was over before this call. `error`: it ended without a result; what it
-    released is in its ledger, and resuming goes on."""
+    released is in its ledger, and resuming continues."""
 
-    point: Point
+    point: SweepPoint
     round_number: int | None = None
     kept: bool = False
     error: str = ""
@@ -56,7 +56,7 @@ def run_sweep(
         raise ConfigError(f"jobs = {jobs}: this machine has {os.cpu_count()} processors; use fewer")
     speaking, stopped = threading.Lock(), threading.Event()
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
-    waiting = list[Point]()
+    waiting = list[SweepPoint]()
 
     def tell(event: SweepEvent) -> None:
         with speaking:

@@ -1,7 +1,7 @@
 """The process that plays a sweep's points, one after another: libraries and data are loaded once.
 
 It reads a point a line, and tells of rounds and ends a line each (JSON). Nothing more to read means
-that whoever asks wants no more of it, or has died: what is being played ends as by Ctrl-C.
+that its parent wants no more of it, or has died: the current run ends as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stdout.flush()
     except BrokenPipeError:
-        pass  # whoever asked has died
+        pass  # the parent has died
     os._exit(0)
 
 

@@ -28,8 +28,8 @@ from fl_shuffle.trials.draws import ROUNDING, Draws
 from fl_shuffle.trials.state import first_change, state_of
 
 MOVED = 0.1
-"""Parameters are moved by so many standard normals: zeros, as in a last layer, hide what is behind
-them."""
+"""Parameters are moved by this many standard normals: zeros, as in a last layer, hide what is
+behind them."""
 
 
 class CannotTryError(Exception):

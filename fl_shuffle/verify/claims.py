@@ -54,7 +54,8 @@ class Kind:
     names: tuple[str, ...]
 
     def assumptions(self, batches: int) -> list[dict[str, str]]:
-        """Identifiers and words, as certificates carry them, for so many batches a round."""
+        """Identifiers and words, as certificates carry them, for this number of batches per
+        round."""
         names = (*self.names, "batches") if batches > 1 else self.names
         return [{"id": name, "words": ASSUMPTIONS[name]} for name in names]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flint import arb, fmpq
 
 from .balls import ZERO, Profile, positive
-from .line import Line
+from .line import Contour
 from .reading import LARGEST_EPSILON, Fields, Work
 from .rounds import composed, curve
 
@@ -32,7 +32,7 @@ def finite(facts: Fields, witness: Fields, work: Work) -> Profile:
             return positive(((e0 - a) * low).max(ZERO))
         values = [(e0 - a, low), (1 - a * e0, low), (1 - a, gamma - 2 * low)]
         law = [(mass, gamma * value) for value, mass in values] + [(1 - gamma, ZERO)]
-        return positive(Line(point, clients).of_equals(law, work) / (clients * gamma))
+        return positive(Contour(point, clients).of_equals(law, work) / (clients * gamma))
 
     step = witness.free("step", fmpq(1, 10**9), LARGEST_EPSILON)
     return composed([(curve(witness, step, bound), times)], step, witness, work)

@@ -36,7 +36,7 @@ class Round:
     """One type of round as the claim's client sees it, played `times`.
 
     Lengths are in the units of the reports. `move` is how far replacing one unit moves the
-    client's mean: the stated sensitivity, or twice the radius where that is less. So many
+    client's mean: the stated sensitivity, or twice the radius where that is less. This number of
     `colluders` are among the others, whichever they are.
     """
 

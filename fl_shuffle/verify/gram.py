@@ -1,8 +1,8 @@
-"""Gaussian reports by the Gram order (section 12): boxes of others, and laws above them.
+"""Gaussian reports by the Gram order (section 12): boxes of others, and distributions above them.
 
 The witness chooses every free parameter and a tree of boxes; that boxes cover follows from its
-being one tree. Atoms of all laws lie on one grid of e^(width i) and -e^(width i), so a product of
-independent factors is a product of polynomials.
+being one tree. Atoms of all distributions lie on one grid of e^(width i) and -e^(width i), so a
+product of independent factors is a product of polynomials.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Sides = tuple[arb, arb, arb, arb, bool]
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """A matrix (U, W, X) by what its law hangs on: d_1, d_2 and b (section 12, Finite laws)."""
+    """A matrix (U, W, X) by what its distribution depends on: d_1, d_2 and b (section 12, Finite
+    distributions)."""
 
     d1: arb
     d2: arb
@@ -45,7 +46,7 @@ class Gram:
 
 @dataclass(frozen=True, eq=False)
 class Others:
-    """One group of others, `reach` from the centre at most, beside a client's ball `own`.
+    """One group of others, `reach` from the center at most, beside a client's ball `own`.
 
     The client's two means are at most `move` apart.
     """
@@ -79,7 +80,8 @@ def boxes(tree: Any) -> Iterator[Box]:
 
 @lru_cache(maxsize=MOST_KEPT)
 def corner(others: Others, box: Box) -> Gram | None:
-    """Lemma 3: above every law of the box; None for one that holds nothing and is left out."""
+    """Lemma 3: above every distribution of the box; None for one that holds nothing and is left
+    out."""
     *_, letter = box
     sides = by_angles if not others.move < 2 * others.own else by_lengths
     u, w, spread, chord, nothing = sides(others, *box[:4])
@@ -173,13 +175,14 @@ class Places:
 
 
 class OnGrid:
-    """Masses on the grid (Finite laws): put there upwards, at the cost of `over` beyond its top."""
+    """Masses on the grid (Finite distributions): put there upwards, at the cost of `over` beyond
+    its top."""
 
     def __init__(self, places: Places) -> None:
         self.places, self.masses, self.over = places, [ZERO] * len(places.values), ZERO
 
     def put(self, value: arb, mass: arb) -> None:
-        """An atom to its two neighbours, mean kept: to the least above it, and the one before."""
+        """An atom to its two neighbors, mean kept: to the least above it, and the one before."""
         at, masses = self.places.values, self.masses
         i = bisect_left(at, True, key=lambda place: place > value)
         if i == len(at):
@@ -193,7 +196,8 @@ class OnGrid:
             masses[i - 1] += mass * (1 - share)
 
     def times(self, gram: Gram) -> OnGrid:
-        """The law of the product with Lambda, which is independent (Finite laws)."""
+        """The distribution of the product with Lambda, which is independent (Finite
+        distributions)."""
         factor, last, gone, beyond = factor_law(gram.b, self.places.width)
         low, found = self.places.low, OnGrid(self.places)
         zero = self.places.bottom + 1 - low
@@ -209,7 +213,7 @@ class OnGrid:
 
 
 def spread(at: list[arb], below: list[arb], mean: list[arb]) -> list[arb]:
-    """Masses at `at`: each cell's mass goes to its two ends, mean kept (Finite laws).
+    """Masses at `at`: each cell's mass goes to its two ends, mean kept (Finite distributions).
 
     `below` and `mean` are the mass and the mean up to each end; a cell's values lie between its
     ends'.
@@ -225,7 +229,8 @@ def spread(at: list[arb], below: list[arb], mean: list[arb]) -> list[arb]:
 
 
 def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[OnGrid, arb]:
-    """ell's law on the grid, and what lies beyond the last node (section 12, Finite laws)."""
+    """ell's distribution on the grid, and what lies beyond the last node (section 12, Finite
+    distributions)."""
     d1, d2, at = gram.d1, gram.d2, nodes_of(gram, fine)
     require((d1 > 0 or d1 < 0) and (d2 > 0 or d2 < 0), "boxes: signs of d_1, d_2 are not known")
 
@@ -256,7 +261,7 @@ def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[OnGrid, arb]
 def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
     """Lambda's masses on e^(width i), |i| <= last, and `last`; its mass at 0; what lies beyond.
 
-    Finite laws: Phi(b - y_last) is what is left out.
+    Finite distributions: Phi(b - y_last) is what is left out.
     """
     stride = max(1, ceiling(b / (4 * width)) - 1)
     last = (ceiling((8 * b + b**2) / (stride * width)) + 1) * stride

@@ -1,9 +1,9 @@
-"""The public facts about one client's rounds, read from a run's ledger (SQLite, schema 6).
+"""The public facts about one client's rounds, read from a run's ledger (SQLite, schema 6 or 7).
 
-Every released attempt at a round counts as a round of its own. Whoever was present without being
+Every released attempt at a round counts as its own round. A client that was present without being
 counted honest is a colluder; others whose noise is not Gaussian hide nobody and are left out.
-`released` is 1 and the number of an attempt's unusable reports, which hide nobody, whoever sent
-them.
+`released` is 1 and the number of an attempt's unusable reports, which hide nobody, no matter who
+sent them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from flint import fmpq
 
 from .reading import Refused, decimal, require
 
-SCHEMA = 6
+SCHEMAS = (6, 7)
 MOST_CLIENTS, MOST_CLASSES, MOST_ATTEMPTS = 10**7, 4000, 10**5
 STEP, MOST_STEPS = 10**6, 10**4
-"""SQLite's instructions between two looks, and so many looks: a minute or more."""
-NOISE = ("gaussian", "laplace", "user", "declared")
+"""SQLite's instructions between two looks, and the number of looks: a minute or more."""
+NOISE = ("gaussian", "laplace", "user", "declared", "discrete-gaussian", "none")
 PLAN = ("schema", "seed", "data", "relation", "dimension")
 MAY_CHANGE = {"run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes"}
-MAY_CHANGE |= {"run.ray_address", "data.root", "budgets.file"}
+MAY_CHANGE |= {"run.ray_address", "run.checkpoint_every", "data.root", "budgets.file"}
 NOBODY = "warning: this run protects nobody: "
 Rows = list[tuple[Any, ...]]
 
@@ -64,7 +64,7 @@ def _facts(database: sqlite3.Connection, kind: str, client: int) -> LedgerFacts:
         return found
 
     meta = {key: json.loads(value) for key, value in table("meta", 1000)}
-    require(meta.get("schema") == SCHEMA, f"the ledger's schema is not {SCHEMA}")
+    require(meta.get("schema") in SCHEMAS, "the ledger's schema is not 6 or 7")
     privacy, clients = meta["config"]["privacy"], table("clients", MOST_CLIENTS)
     require_kind(kind, meta["config"])
     class_of, size = [index for _, index in clients], -(-len(clients) // 8)
@@ -123,7 +123,7 @@ def caveats_of(meta: dict[str, Any]) -> tuple[str, ...]:
     if not_covered:
         found.append(
             f"warning: not covered are {not_covered} private records. The run published something "
-            "exact about them (data.features, data.validation), which no claim counts"
+            "exact about them (data.features, data.validation_fraction), which no claim counts"
         )
     return tuple(found)
 
@@ -131,7 +131,7 @@ def caveats_of(meta: dict[str, Any]) -> tuple[str, ...]:
 def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: Rows) -> str:
     """The newest attempt's link: a digest of its row, of all rows before it and of the plan.
 
-    docs/ledger.md, The chain. Everything that the facts are made of is in it.
+    docs/reference/ledger-schema.md, The chain. Everything that the facts are made of is in it.
     """
     config = {
         f"{part}.{name}": value
@@ -140,6 +140,8 @@ def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: 
         if f"{part}.{name}" not in MAY_CHANGE
     }
     plan = {"config": config, **{name: meta.get(name) for name in PLAN}}
+    # A run that another version has gone on with keeps the chain that it began.
+    plan["schema"] = meta.get("chain_schema", plan["schema"])
     digest = sha256(json.dumps(plan, sort_keys=True).encode())
     _, noise, *numbers, _ = zip(*kinds, strict=True)
     for code, values in zip("bdddddq", ([NOISE.index(x) for x in noise], *numbers), strict=True):
@@ -159,8 +161,10 @@ def require_kind(kind: str, config: Any) -> None:
     require(kind in ("local", "sum", "shuffled"), f"no run makes a claim of kind {kind!r}")
     require(kind == "local" or whole, "the run's server sees single reports: only 'local' holds")
     require(kind != "sum" or mean, "the run's analyzer sees single reports: no 'sum'")
-    gaussian = config["privacy"]["randomizer"] == "gaussian"
-    require(gaussian, "the run's reports are not Gaussian")
+    noise = config["privacy"]["randomizer"]
+    require(noise != "none", "the run protects nobody: its reports have no noise")
+    require(noise != "discrete-gaussian", "claims are about continuous noise, not discrete")
+    require(noise == "gaussian", "the run's reports are not Gaussian")
 
 
 def classes_of(kinds: Rows) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from .reading import LARGE, Fields, Work
 MOST_FREQUENCIES = 20_000
 
 
-class Line:
+class Contour:
     """Re s = theta, at the frequencies i * step, |i| <= last, for a sum of `count` terms.
 
     Copies that the steps bring along and a normal variable of variance `smoothing` only add.
@@ -34,7 +34,7 @@ class Line:
         return (v * (self.theta**2 - k**2) / 2).exp() / (arb.pi() * v * k**3)
 
     def of_equals(self, law: list[tuple[arb, arb]], work: Work) -> arb:
-        """At least E(sum of `count` independent terms of one law)_+; `law`: (mass, value).
+        """At least E(sum of `count` independent terms of one distribution)_+; `law`: (mass, value).
 
         The line's trapezoidal sum itself: no moduli, for all terms are alike.
         """
@@ -49,7 +49,8 @@ class Line:
             found += self.weight(i) * (moment**self.count * turn).real
         return positive(found * whole**self.count)
 
-    # Terms of different laws: moduli instead, exact up to k_1 and by Lemma 4 from there on.
+    # Terms of different distributions: moduli instead, exact up to k_1 and by Lemma 4 from there
+    # on.
 
     def columns(self, x: arb, in_bulk: bool) -> list[arb]:
         """What an atom x adds to E e^(s X) at the exact frequencies, and to the bulk's moments."""
@@ -64,7 +65,8 @@ class Line:
         return c[: self.exact], sum(c[self.exact :], ZERO), self.rest()
 
     def bound(self, row: list[arb], c: list[arb], middle: arb, rest: arb) -> arb:
-        """D of one law: sum of c_k m_k^N (Lemma 4); `row`: the law's mean of `columns`."""
+        """D of one distribution: sum of c_k m_k^N (Lemma 4); `row`: the distribution's mean of
+        `columns`."""
         whole, (m0, *moments) = row[0], row[2 * self.exact :]
         found = c[0] + rest
         for i in range(1, self.exact):

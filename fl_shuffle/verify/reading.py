@@ -28,7 +28,7 @@ class Work:
         self.left, self.points, self._told = allowed, 0, told
 
     def begin_point(self) -> None:
-        """Tell whoever waits how many points of curves have been begun."""
+        """Write progress: how many points of curves have been begun."""
         self.points += 1
         if self._told is not None:
             self._told(self.points)

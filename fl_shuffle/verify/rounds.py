@@ -16,7 +16,8 @@ Curve = list[tuple[int, arb]]
 
 
 def kinks(nodes: list[tuple[int, arb, arb]], steepest: arb) -> list[tuple[int, arb, arb]]:
-    """Kinks (label, x, jump of the slope) of a convex function above another (section 6, step 2).
+    """Breakpoints (label, x, jump of the slope) of a convex function above another (section 6, step
+    2).
 
     `nodes` (label, x, y): upper bounds y, at exact places x, of a convex function whose slopes lie
     between `steepest` and 0. Any chord between nodes lies above it, so dropping a node is allowed:
@@ -82,7 +83,7 @@ def cyclic_power(base: arb_poly, times: int, cells: int) -> arb_poly:
 
 
 def composed(kinds: list[tuple[Curve, int]], step: arb, witness: Fields, work: Work) -> Profile:
-    """At least delta of all rounds (section 6, steps 5 and 6), each curve played so many times.
+    """At least delta of all rounds (section 6, steps 5 and 6), each curve this number of times.
 
     Masses times e^(tilt loss), scaled to one, are convolved modulo `cells`: any tilt > 0. Index r
     then holds all losses r + j cells, j >= 0; copies only add.

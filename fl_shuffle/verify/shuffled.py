@@ -1,8 +1,8 @@
 """Shuffled Gaussian reports: types of rounds, and a point of the curve in two ways.
 
-By convex order alone, a proof of four steps: the swap (section 11), one law for every other report
-(section 12), the sum of N of them, the dominating pair (section 6). And by Theorem 2 of section 12:
-the swap's other end, Hölder's inequality, the Gram order.
+By convex order alone, a proof of four steps: the swap (section 11), one distribution for every
+other report (section 12), the sum of N of them, the dominating pair (section 6). And by Theorem 2
+of section 12: the swap's other end, Hölder's inequality, the Gram order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flint import arb, arb_mat, fmpq
 from .balls import ONE, ZERO, Profile, excess, gaussian_delta, max_of, positive, up
 from .gaussian import MOST_REPORTS, Round, rounds_of
 from .gram import Others, Places, boxes, corner, law
-from .line import Line
+from .line import Contour
 from .reading import LARGE, LARGEST_EPSILON, Fields, Work, decimal, require, whole
 from .rounds import composed, curve, kinks
 
@@ -31,12 +31,13 @@ LADDER = [fmpq(3, 10) * i - 20 for i in range(47)] + [fmpq(2, 25) * i - 6 for i 
 
 Groups = tuple[Others, ...]
 Ways = tuple[str, ...]
-Setting = tuple[arb, Groups]
-"""A round in noise widths: the client's means lie so far apart; groups of others, nearest first."""
+GroupDistances = tuple[arb, Groups]
+"""A round in noise standard deviations: how far apart the client's means lie; groups of others,
+nearest first."""
 
 
 def shuffled(facts: Fields, witness: Fields, work: Work, ways: Ways = WAYS) -> Profile:
-    """delta of all rounds together (section 6), against whoever sees the shuffled reports.
+    """delta of all rounds together (section 6), against an attacker who sees the shuffled reports.
 
     `ways`: by which each point may be proven.
     """
@@ -53,7 +54,7 @@ def shuffled(facts: Fields, witness: Fields, work: Work, ways: Ways = WAYS) -> P
     return composed(kinds, step, witness, work)
 
 
-def setting_of(rounds: list[Round], entry: Fields) -> Setting:
+def setting_of(rounds: list[Round], entry: Fields) -> GroupDistances:
     """A round that costs no less than any of `rounds` (section 6, "may be accounted as").
 
     Within every radius of a group `rounds` have at least as many others as the groups up to it: the
@@ -75,7 +76,9 @@ def setting_of(rounds: list[Round], entry: Fields) -> Setting:
     return arb(move / scale), tuple(groups)
 
 
-def point_delta(setting: Setting, work: Work, ways: Ways, epsilon: arb, point: Fields) -> arb:
+def point_delta(
+    setting: GroupDistances, work: Work, ways: Ways, epsilon: arb, point: Fields
+) -> arb:
     """One point of the curve by the bound that it names: section 1, 11 and 12, or Theorem 2."""
     work.begin_point()
     move, groups = setting
@@ -105,18 +108,19 @@ def convex_order_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work
     # At least |p - r| and |q - r| for every other mean r, and |p - q|.
     spread = max_of((others.own + others.reach).max(move) for others in groups)
     law, cut = comparison(a, move, spread, eta, witness)
-    main = Line(witness, count).of_equals(law, work)
+    main = Contour(witness, count).of_equals(law, work)
     return positive((main + count * cut) / m + rare + large)
 
 
 def comparison(
     a: arb, move: arb, spread: arb, eta: arb, witness: Fields
 ) -> tuple[list[tuple[arb, arb]], arb]:
-    """A law (mass, value) above phi(min(L, K)) in the increasing convex order, and E(phi(L) - K)_+.
+    """A distribution (mass, value) above phi(min(L, K)) in the increasing convex order, and
+    E(phi(L) - K)_+.
 
     Section 12, "Convex order, from profiles": L = (P - aQ)/R for any R within `spread` of both.
-    The law's stop-loss transform lies above theirs at unit * sinh(i/16), and chords lie above it
-    between them; `beyond` is an atom that makes up for the cut.
+    The distribution's stop-loss transform lies above theirs at unit * sinh(i/16), and chords lie
+    above it between them; `beyond` is an atom that makes up for the cut.
     """
 
     def split(own: arb, other: arb) -> arb:
@@ -157,9 +161,9 @@ def comparison(
 def by_chords(f: Callable[[arb], arb], beyond: arb, reach: arb, zeta: arb) -> arb:
     """At least E f(Z), f convex with slope `beyond` from zeta on; Z of mean one (Theorem 2, v).
 
-    f is replaced by its chords between nodes: the chord over the mean, and kinks on both sides of
-    it, where E(Z - t)_+ and E(t - Z)_+ = t E(Z - 1/t)_+ are needed. All terms are positive, so
-    nothing cancels where f is steep.
+    f is replaced by its chords between nodes: the chord over the mean, and breakpoints on both
+    sides of it, where E(Z - t)_+ and E(t - Z)_+ = t E(Z - 1/t)_+ are needed. All terms are
+    positive, so nothing cancels where f is steep.
     """
     inner = [(reach * arb(g) - reach * reach / 2).exp().mid() for g in LADDER]
     nodes = [ZERO, *(t for t in inner if t < zeta), zeta]
@@ -187,7 +191,7 @@ def above_zeta(zeta: arb, groups: Groups) -> arb:
     return sum((others.count * excess(zeta, others.reach) for others in groups), ZERO)
 
 
-class Swap:
+class SwapWitness:
     """The constants of Theorem 2 at one epsilon, lambda = 1; any of these ranges is valid.
 
     `nodes`: 1 = x_1 < .. < x_K = zeta.
@@ -236,7 +240,7 @@ def node_mean(d: list[arb], weights: list[arb]) -> arb:
 def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb:
     """Theorem 2: at least delta of one round, main and cut under one maximum."""
     a, count = epsilon.exp(), sum(others.count for others in groups)
-    swap, line = Swap(witness, count), Line(witness, count)
+    swap, line = SwapWitness(witness, count), Contour(witness, count)
     local = positive(excess(a, groups[0].move))
     costs = local * too_small(swap.m, swap.zeta, witness.free("below"), groups)
     costs += swap.drift(witness.free("above"), groups) / swap.m
@@ -268,7 +272,9 @@ def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb
     return positive(main / swap.m + costs)
 
 
-def table_of(places: Places, swap: Swap, line: Line, witness: Fields, work: Work) -> arb_mat:
+def table_of(
+    places: Places, swap: SwapWitness, line: Contour, witness: Fields, work: Work
+) -> arb_mat:
     """One row an atom, for the functions phi_w (Theorem 2) of all nodes w side by side."""
     values, size = places.values, (len(swap.nodes) + 1) * (2 * line.exact + 5)
     last = len(values)

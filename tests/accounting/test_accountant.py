@@ -17,22 +17,27 @@ from scipy.stats import chi2
 
 import fl_shuffle.accounting.accountant as module
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.attacks import certain_loss
-from fl_shuffle.accounting.attacks.certain_loss import Crowd, recognition_epsilon
-from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.columns import DECLARED_NOTE
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, OwnLaw, RoundType
+from fl_shuffle.accounting.client_classes import (
+    ClientClass,
+    DeclaredRound,
+    LocalMechanism,
+    ShuffledRound,
+)
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.lower_bounds import certain_loss
+from fl_shuffle.accounting.lower_bounds.certain_loss import Crowd, recognition_epsilon
+from fl_shuffle.accounting.lower_bounds.likelihood_ratio import attack_epsilon
 from fl_shuffle.accounting.rounds import local_guarantees
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.coarser import coarser
-from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, outweighs
+from fl_shuffle.accounting.rounds.round_library import AnyRound, RoundLibrary, outweighs
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
-from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.accounting.rounds.threat_model import ThreatModel
+from fl_shuffle.accounting.rounds.words import DECLARED_BUDGET
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from tests.oracles import composed
 
 
@@ -64,13 +69,58 @@ def test_the_headline_covers_clients_that_are_not_listed(
     accountant = make(classes, class_of)
     for number in range(1, 3):
         present = rng.random(len(class_of)) < 0.8
-        spend = accountant.preview(number, present)
-        each = accountant.client_epsilons_after(number, present)
-        assert len(spend.columns["proven"].epsilon) == 2
+        spend = accountant.preview(number, present).spend
+        each = accountant.preview(number, present).client_epsilons()
+        assert len(spend.columns["shuffled"].epsilon) == 2
         assert each.max() * (1 - 1e-9) <= spend.headline <= each.max() * 1.02
-        accountant.commit(number, present)
+        accountant.commit(accountant.preview(number, present))
         local = accountant.client_totals().local
         assert spend.columns["local"].worst == pytest.approx(local.max(), rel=1e-9)
+
+
+def test_argument_and_its_old_name_together_are_refused() -> None:
+    models: Any = {"trust": ThreatModel(assumed_honest=3), "threat_model": ThreatModel()}
+    with pytest.raises(TypeError, match="threat_model and trust, its old name"):
+        Accountant([kind()], np.zeros(50, int), delta=1e-5, unit="client", **models)
+
+
+def test_commit_takes_a_preview_of_what_was_counted_so_far() -> None:
+    accountant = make([kind()], np.zeros(50, int))
+    present = np.ones(50, dtype=bool)
+    first, other = accountant.preview(1, present), accountant.preview(1, np.arange(50) < 9)
+    present[:] = False  # a preview keeps its own
+    accountant.commit(first)
+    assert first.spend.num_reports == 50 and first.spend is first.spend
+    with pytest.raises(InvalidValueError, match="must be made after the last round"):
+        accountant.commit(other)
+    with pytest.raises(InvalidValueError, match="must be left out: the preview has clients"):
+        accountant.commit(accountant.preview(2, np.arange(50) < 9), np.arange(50) < 40)
+    accountant.take_back()
+    with pytest.raises(NotApplicableError, match="no round has been counted"):
+        accountant.take_back()
+    accountant.commit(other)
+    assert accountant.client_totals().rounds.sum() == 9
+    assert np.array_equal(other.client_epsilons(), accountant.client_totals().headline)
+    with pytest.raises(AttributeError):
+        other.unusable = 1  # type: ignore[misc]
+
+
+def test_previews_and_commits_of_0_2_work_and_warn() -> None:
+    now, old = (make([kind()], np.zeros(50, int)) for _ in range(2))
+    present = np.arange(50) < 30
+    preview = now.preview(1, present)
+    now.commit(preview)
+    with pytest.warns(DeprecationWarning, match=r"commit\(preview\(number, present\)\)"):
+        old.commit(1, present)
+    assert old.client_totals().headline.tolist() == now.client_totals().headline.tolist()
+    with pytest.warns(DeprecationWarning, match=r"Preview.headline is now called Preview.spend.he"):
+        assert preview.headline == preview.spend.headline
+    with pytest.warns(DeprecationWarning, match="Preview.num_reports"):
+        assert preview.num_reports == 30
+    with pytest.raises(AttributeError, match="no attribute 'epsilon0'"):
+        _ = preview.epsilon0
+    with pytest.raises(InvalidValueError, match="must be what `preview` returned"):
+        now.commit(2)
 
 
 def test_a_preview_for_others_leaves_no_numbers_behind() -> None:
@@ -78,22 +128,22 @@ def test_a_preview_for_others_leaves_no_numbers_behind() -> None:
     everybody, most = np.ones(40, dtype=bool), np.arange(40) >= 3
     class_of = most.astype(np.int64)
     plain, ahead = (make(classes, class_of, schedule="sequential", dimension=3) for _ in range(2))
-    ahead.preview(1, everybody)
+    assert ahead.preview(1, everybody).spend.num_reports == 40
     for one in (plain, ahead):
         # The class that an attack serves best stays away.
-        one.commit(1, most)
-    assert ahead.preview(2, most) == plain.preview(2, most)
-    assert ahead.lower_columns() == plain.lower_columns()
-    assert plain.lower_columns()["lower"].epsilon[1] > 0.5
+        one.commit(one.preview(1, most))
+    assert ahead.preview(2, most).spend == plain.preview(2, most).spend
+    assert ahead.lower_bounds() == plain.lower_bounds()
+    assert plain.lower_bounds()["shuffled_lower"].epsilon[1] > 0.5
 
 
 def test_the_attack_column_is_what_the_attack_reaches_and_no_more() -> None:
     accountant = make([kind()], np.zeros(50, int))
-    batch = RoundType.of([replace(kind(), count=50)], 0)
+    batch = ShuffledRound.of([replace(kind(), count=50)], 0)
     for number in (1, 2):
         reached = attack_epsilon(batch, number, 1e-5)
-        accountant.commit(number, np.ones(50, dtype=bool))
-        found = accountant.lower_columns()["lower"].worst
+        accountant.commit(accountant.preview(number, np.ones(50, dtype=bool)))
+        found = accountant.lower_bounds()["shuffled_lower"].worst
         assert found == pytest.approx(reached, rel=1e-6) and found > 0.0
 
 
@@ -102,11 +152,11 @@ def test_attack_column_is_never_less_than_that_on_sums() -> None:
     classes, class_of = [kind()], np.zeros(2, int)
     accountant = make(classes, class_of)
     for number in range(1, 31):
-        accountant.commit(number, np.ones(2, dtype=bool))
-    columns = accountant.lower_columns()
-    reached = attack_epsilon(RoundType.of([replace(kind(), count=2)]), 30, 1e-5)
-    assert 0.0 < reached < columns["lower"].worst == columns["sum_lower"].worst
-    assert columns["sum_lower"].source in columns["lower"].source
+        accountant.commit(accountant.preview(number, np.ones(2, dtype=bool)))
+    columns = accountant.lower_bounds()
+    reached = attack_epsilon(ShuffledRound.of([replace(kind(), count=2)]), 30, 1e-5)
+    assert 0.0 < reached < columns["shuffled_lower"].worst == columns["sum_lower"].worst
+    assert columns["sum_lower"].source in columns["shuffled_lower"].source
 
 
 # --- Several reports a round --------------------------------------------------------------------
@@ -121,12 +171,14 @@ def played(noise: str, release: str, reports: int, rounds: int) -> Accountant:
         ClientClass(noise, 4.0, 1.0, 0.5, 1.0, 1e-5, 4),
         ClientClass(noise, 6.0 if noise == "gaussian" else 4.0, 1.0, 0.5, 0.7, 1e-5, 4),
     ]
-    trust = replace(Trust(), release=release, reports_per_round=reports)
+    trust = replace(ThreatModel(), release=release, reports_per_round=reports)
     class_of = np.repeat([0, 1], [19, 1])
-    accountant = make(classes, class_of, unit="record", dimension=3, trust=trust, library=LIBRARY)
+    accountant = make(
+        classes, class_of, unit="record", dimension=3, threat_model=trust, library=LIBRARY
+    )
     for number in range(rounds):
         present = PRESENT[number % 2] if reports > 1 else PRESENT[number // 3 % 2]
-        accountant.commit(number + 1, present)
+        accountant.commit(accountant.preview(number + 1, present))
     return accountant
 
 
@@ -139,18 +191,18 @@ def test_three_reports_in_each_of_four_rounds_cost_what_twelve_rounds_do(
     several, single = played(noise, release, 3, 4), played(noise, release, 1, 12)
     found, wanted = several.client_totals(), single.client_totals()
     assert found.rounds[0] == 4 and wanted.rounds[0] == 12
-    assert np.array_equal(found.proven, wanted.proven)
+    assert np.array_equal(found.shuffled, wanted.shuffled)
     assert np.array_equal(found.local, wanted.local)
     # The squared parameters of sums are added up in another order.
     assert np.allclose(found.sum, wanted.sum, rtol=1e-12, equal_nan=True)
-    ours, theirs = several.lower_columns(), single.lower_columns()
+    ours, theirs = several.lower_bounds(), single.lower_bounds()
     for name in ours:
         assert ours[name].epsilon == pytest.approx(theirs[name].epsilon, rel=1e-9)
     # One more round of three is three more rounds of one, in all columns.
-    more = several.preview(5, PRESENT[0])
+    more = several.preview(5, PRESENT[0]).spend
     for number in (13, 14):
-        single.commit(number, PRESENT[0])
-    last = single.preview(15, PRESENT[0])
+        single.commit(single.preview(number, PRESENT[0]))
+    last = single.preview(15, PRESENT[0]).spend
     for name, column in more.columns.items():
         assert column.epsilon == pytest.approx(last.columns[name].epsilon, rel=1e-12)
 
@@ -167,21 +219,23 @@ def headline(
 ) -> tuple[float, str, str]:
     """(epsilon, note, source) of one round of everybody."""
     class_of, everybody = np.repeat(np.arange(len(classes)), counts), np.ones(sum(counts), bool)
-    accountant = make(classes, class_of, unit=unit, delta=1e-6, trust=Trust(discrete=discrete))
-    spend = accountant.preview(1, everybody)
-    accountant.commit(1, everybody)
+    accountant = make(
+        classes, class_of, unit=unit, delta=1e-6, threat_model=ThreatModel(discrete=discrete)
+    )
+    spend = accountant.preview(1, everybody).spend
+    accountant.commit(accountant.preview(1, everybody))
     assert accountant.client_totals()[1].max() == pytest.approx(spend.headline)
     if discrete:
         texts = " ".join(each.source + each.note for each in spend.columns.values())
         assert "declared" not in texts and "not known" not in texts and "the user's" not in texts
-    column = spend.columns["proven"]
+    column = spend.columns["shuffled"]
     return spend.headline, column.note, column.source
 
 
 def test_a_declared_budget_of_a_whole_report_is_amplified_and_says_on_what_it_rests() -> None:
     found, note, source = headline([declared()], [10_000])
     assert 0.0079 < found <= 0.0442  # 2-ary randomized response reaches about .0079 or more
-    assert note == DECLARED_NOTE and "docs/proofs.md" in source
+    assert note == DECLARED_BUDGET.shuffled_note and "docs/research/proofs" in source
     # A delta0 above the target is never amplified away, nor a budget for one of several records.
     assert math.isinf(headline([declared(delta0=1e-5)], [1_000])[0])
     found, note, _ = headline([declared(records=6)], [1_000], unit="record")
@@ -207,7 +261,7 @@ def test_discrete_noise_counts_alike_in_words_of_its_own() -> None:
 
 @pytest.mark.parametrize(("epsilon0", "delta0", "rounds"), [(0.7, 0.0, 3), (1.3, 0.01, 4)])
 def test_local_composition_against_enumeration(epsilon0: float, delta0: float, rounds: int) -> None:
-    law, likely = OwnLaw("user", epsilon0, delta0), (1 - delta0) / (1 + math.exp(-epsilon0))
+    law, likely = LocalMechanism("user", epsilon0, delta0), (1 - delta0) / (1 + math.exp(-epsilon0))
     # The worst pair: an outcome that is certain loss, and randomized response with the rest.
     pair = [math.inf, epsilon0, -epsilon0], [delta0, likely, 1 - delta0 - likely]
     for epsilon in (0.0, 0.5, 1.9, 3.0):
@@ -288,7 +342,7 @@ def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(scale:
 
 def test_without_credit_the_local_composition_is_exact() -> None:
     library = RoundLibrary()
-    gaussian, laplace = (RoundType(noise, 4.0, 1.0, 2.0) for noise in ("gaussian", "laplace"))
+    gaussian, laplace = (ShuffledRound(noise, 4.0, 1.0, 2.0) for noise in ("gaussian", "laplace"))
     assert library.epsilon({gaussian: 50}, 1e-5) == gaussian_epsilon(1e-5, 0.5 * math.sqrt(50))
     assert library.epsilon({laplace: 7}, 1e-5) == laplace_epsilon(1e-5, 0.5, 7)
     assert library.profile({laplace: 1}, [0.2])[0] == pytest.approx(-math.expm1(-0.15))
@@ -305,10 +359,10 @@ def test_the_local_column_of_several_kinds_of_reports_holds_at_its_delta(
     and reports of another kind that, as they declare, are recognized with probability delta0."""
     delta, mu, ratio = 1e-6, 0.2, 0.5
     rounds = [
-        (RoundType("gaussian", 10.0, 1.0, 10.0 * mu), gaussian),
-        (RoundType("laplace", 4.0, 1.0, 4.0 * ratio), laplace),
+        (ShuffledRound("gaussian", 10.0, 1.0, 10.0 * mu), gaussian),
+        (ShuffledRound("laplace", 4.0, 1.0, 4.0 * ratio), laplace),
     ]
-    spent: dict[RoundKind, int] = {each: times for each, times in rounds if times}
+    spent: dict[AnyRound, int] = {each: times for each, times in rounds if times}
     laws = []
     for share in [0.3] if declared == 1 else [0.8, 0.7][:declared]:
         spent[DeclaredRound(1e-9 * share, share * delta, 0)] = 1
@@ -337,8 +391,8 @@ def batches(draw: st.DrawFn) -> list[tuple[float, int]]:
     return [(radius, draw(st.integers(1, 40))) for radius in sorted(set(radii))]
 
 
-def a_type(others: list[tuple[float, int]]) -> RoundType:
-    return RoundType("laplace", 4.0, 1.0, 2.0, tuple(others))
+def a_type(others: list[tuple[float, int]]) -> ShuffledRound:
+    return ShuffledRound("laplace", 4.0, 1.0, 2.0, tuple(others))
 
 
 @settings(max_examples=40, deadline=None)
@@ -346,15 +400,15 @@ def a_type(others: list[tuple[float, int]]) -> RoundType:
 def test_the_order_of_types_is_sound(first: list, second: list) -> None:
     """Where one batch is called not better than another, its curve is not below."""
     a, b = a_type(first), a_type(second)
-    assert a.not_better_than(a)
+    assert a.is_dominated_by(a)
     whole = a_type([(radius, 40 * count) for radius, count in second])
     large = a_type([(radius, 13 * count) for radius, count in second])
-    assert coarser(large, whole).not_better_than(large)
+    assert coarser(large, whole).is_dominated_by(large)
     assert coarser(whole, whole) == whole
     within = {r: sum(n for x, n in second if x <= r) for r in (0.1, 0.2, 0.5, 1.0)}
     mine = {r: sum(n for x, n in first if x <= r) for r in (0.1, 0.2, 0.5, 1.0)}
-    assert a.not_better_than(b) == all(mine[r] <= within[r] for r in mine)
-    if a.not_better_than(b):
+    assert a.is_dominated_by(b) == all(mine[r] <= within[r] for r in mine)
+    if a.is_dominated_by(b):
         assert VectorCurve(a).delta(0.1) >= VectorCurve(b).delta(0.1) * (1 - 2.5e-3)
 
 
@@ -364,11 +418,12 @@ def test_a_type_stands_for_clients_of_the_same_noise_that_can_move_less() -> Non
         (4.0, 0.5, 2.0, True), (4.0, 1.5, 2.0, False), (4.0, 1.0, 2.5, False),
         (4.1, 1.0, 2.0, False),
     ):  # fmt: skip
-        other = RoundType("laplace", *own, ((1.0, 50),))
-        assert a_type([(1.0, 5)]).not_better_than(other) is stands
+        other = ShuffledRound("laplace", *own, ((1.0, 50),))
+        assert a_type([(1.0, 5)]).is_dominated_by(other) is stands
 
 
-# --- A thousand clips of one's own: one certified curve holds for the worst client of them all ---
+# --- A thousand distinct clipping norms: one certified curve holds for the most exposed client
+# all ---
 
 
 def test_every_client_s_true_round_is_within_what_is_certified() -> None:
@@ -379,14 +434,14 @@ def test_every_client_s_true_round_is_within_what_is_certified() -> None:
     assert len(kinds) == 20
     for client in range(300):
         found = kinds[int(view.account_of[client])]
-        assert isinstance(found, RoundType) and isinstance(top, RoundType)
-        assert found.not_better_than(RoundType.of(classes, client))
-        assert top.not_better_than(found)
+        assert isinstance(found, ShuffledRound) and isinstance(top, ShuffledRound)
+        assert found.is_dominated_by(ShuffledRound.of(classes, client))
+        assert top.is_dominated_by(found)
 
 
 def test_histories_are_matched_round_by_round() -> None:
     batch = [kind(radius, 8.0) for radius in (1.0, 2.0, 3.0)]
-    small, middle, large = (RoundType.of(batch, i).in_smallest_place() for i in range(3))
+    small, middle, large = (ShuffledRound.of(batch, i).in_smallest_place() for i in range(3))
     assert outweighs({large: 3}, {small: 1, middle: 2})
     assert outweighs({large: 1, middle: 1}, {middle: 1, small: 1})
     assert not outweighs({large: 2}, {small: 1, middle: 2})
@@ -437,12 +492,12 @@ def test_many_local_laws_are_rounded_up_a_little(noise: str) -> None:
     assert accounted[0] == pytest.approx(own[0], rel=1e-13) and np.all(accounted >= own)
 
 
-# --- Colluders' reports hide nobody: `proven` is that of a batch without those that help most -----
+# --- Colluders' reports hide nobody: `shuffled` is that of a batch without those that help most ---
 
 
 def types(
     classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None, arrived: int = 0
-) -> dict[int, RoundKind]:
+) -> dict[int, AnyRound]:
     """What the round is to each group: everybody, or the first `arrived` clients, took part."""
     class_of = np.repeat(np.arange(len(counts)), counts)
     view = ShuffledView(classes, class_of, schedule="aggregate", unit="client",
@@ -474,23 +529,30 @@ def test_unusable_reports_hide_nobody(
 ) -> None:
     """As colluders' reports; also where a round is taken back and counted anew."""
     everybody, class_of = np.ones(40, dtype=bool), np.zeros(40, dtype=np.int64)
-    found, whole, wanted = (
-        make([kind(scale=4.0)], class_of, trust=Trust(release, assumed))
-        for assumed in (honest, honest, left)
+    library = RoundLibrary()
+    found, again, whole, wanted = (
+        make(
+            [kind(scale=4.0)], class_of, threat_model=ThreatModel(release, assumed), library=library
+        )
+        for assumed in (honest, honest, honest, left)
     )
-    found.commit(1, everybody)
+    found.commit(found.preview(1, everybody))
     found.take_back()
     for number in (1, 2):
-        spend, right = found.preview(number, everybody, unusable), wanted.preview(number, everybody)
-        for name in ("proven", "sum", "local"):
+        spend = found.preview(number, everybody, unusable).spend
+        right = wanted.preview(number, everybody).spend
+        for name in ("shuffled", "sum", "local"):
             assert spend.columns[name].worst == right.columns[name].worst
-        epsilons = found.client_epsilons_after(number, everybody, unusable)
-        assert np.array_equal(epsilons, wanted.client_epsilons_after(number, everybody))
-        found.commit(number, everybody, unusable)
-        wanted.commit(number, everybody)
-        whole.commit(number, everybody)
+        epsilons = found.preview(number, everybody, unusable).client_epsilons()
+        assert np.array_equal(epsilons, wanted.preview(number, everybody).client_epsilons())
+        found.commit(found.preview(number, everybody, unusable))
+        wanted.commit(wanted.preview(number, everybody))
+        whole.commit(whole.preview(number, everybody))
     totals = found.client_totals().headline
     assert np.array_equal(totals, wanted.client_totals().headline)
+    # So a run that goes on counts them.
+    assert again.count([(number, everybody, unusable) for number in (1, 2)]) == spend
+    assert np.array_equal(again.client_totals().headline, totals)
     # A count of honest reports below the usable ones stays what it was.
     assert (totals > whole.client_totals().headline).all()
 
@@ -500,9 +562,9 @@ def test_those_are_left_out_that_help_most() -> None:
     the client's own noise."""
     found = types([kind(0.2), kind(0.5), kind(0.5, scale=3.0)], [150, 400, 300], 850 - 150)
     narrow, wide, other = (found[index] for index in range(3))
-    assert isinstance(narrow, RoundType) and narrow.others == ((0.5, 399),)
-    assert isinstance(wide, RoundType) and wide.others == ((0.5, 399),)
-    assert isinstance(other, RoundType) and other.others == ((0.5, 149),)
+    assert isinstance(narrow, ShuffledRound) and narrow.others == ((0.5, 399),)
+    assert isinstance(wide, ShuffledRound) and wide.others == ((0.5, 399),)
+    assert isinstance(other, ShuffledRound) and other.others == ((0.5, 149),)
 
 
 @pytest.mark.parametrize("lost", range(7))
@@ -510,22 +572,42 @@ def test_no_subset_of_the_batch_is_worse_than_what_is_left(lost: int) -> None:
     """Against every choice of colluders: the type kept is not better than what is really left."""
     radii = [0.1, 0.1, 0.2, 0.3, 0.3, 0.3]
 
-    def batch(found: list[float]) -> RoundType:
+    def batch(found: list[float]) -> ShuffledRound:
         others = tuple((r, found.count(r)) for r in sorted(set(found)))
-        return RoundType("gaussian", 1.0, 0.2, 0.4, others)
+        return ShuffledRound("gaussian", 1.0, 0.2, 0.4, others)
 
     kept = batch(radii).without(lost)
     assert sum(count for _, count in kept.others) == 6 - lost
     for chosen in itertools.combinations(radii, 6 - lost):
-        assert kept.not_better_than(batch(list(chosen)))
+        assert kept.is_dominated_by(batch(list(chosen)))
 
 
 def test_colluders_that_leave_nobody_to_hide_among() -> None:
     found, alone = (
-        make([kind()], np.zeros(1000, int), delta=1e-6, trust=Trust(assumed_honest=honest))
-        .preview(1, np.ones(1000, bool)).columns
+        make(
+            [kind()], np.zeros(1000, int), delta=1e-6,
+            threat_model=ThreatModel(assumed_honest=honest),
+        )
+        .preview(1, np.ones(1000, bool))
+        .spend.columns
         for honest in (2, 1)
     )  # fmt: skip
-    assert found["proven"].worst == found["local"].worst
-    assert "998 of the reports may be colluders'" in found["proven"].note
+    assert found["shuffled"].worst == found["local"].worst
+    assert "998 of the reports may be colluders'" in found["shuffled"].note
     assert alone["sum"].worst == pytest.approx(alone["local"].worst, rel=1e-6)
+
+
+@pytest.mark.usefixtures("coarse_pairs")
+def test_totals_of_some_clients_are_their_own() -> None:
+    """Others hide them, and they took part in other rounds than the first clients did."""
+    kind = ClientClass("gaussian", 4.0, 1.0, 2.0, 2.5, 1e-6, 1)
+    accountant = Accountant(
+        [kind], np.zeros(300, dtype=np.int64), unit="client", schedule="aggregate", delta=1e-6
+    )
+    for number, present in ((1, np.ones(300, dtype=bool)), (2, np.arange(300) < 200)):
+        accountant.commit(accountant.preview(number, present))
+    whole, some = accountant.client_totals(), np.array([299, 0, 250])
+    found = accountant.totals_of(some)
+    for name in ("shuffled", "sum", "local"):
+        assert getattr(found, name).tolist() == getattr(whole, name)[some].tolist()
+    assert found.shuffled[0] < found.shuffled[1] < 0.9 * found.local[1]

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from benchmarks.ship_pairs import certified
-from fl_shuffle import private_cache
+from fl_shuffle._internal import private_cache
+from fl_shuffle._internal.private_cache import CACHE_VARIABLE, cache_folder
 from fl_shuffle.accounting import pair_cache
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.reports import DeclaredRound, RoundType
+from fl_shuffle.accounting.bounds import VERSION
+from fl_shuffle.accounting.client_classes import DeclaredRound, ShuffledRound
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.rounds import round_library
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 
-KIND = RoundType("gaussian", 6.0, 1.0, 2.0, ((1.0, 59),))
+KIND = ShuffledRound("gaussian", 6.0, 1.0, 2.0, ((1.0, 59),))
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +31,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pairs"
 
 
-def ask(kind: object = KIND, times: int = 1, delta: float = 0.25) -> DominatingPair:
-    """The pair of a round, a small one; it must be worked out so often."""
+def ask(
+    kind: object = KIND, times: int = 1, delta: float = 0.25, version: int = VERSION
+) -> DominatingPair:
+    """Return the pair of a round, a small one; it must be certified `times` times."""
     asked = []
 
     def certified(kind: object) -> DominatingPair:
         asked.append(kind)
         return DominatingPair.from_curve([0.0, 0.1], [delta, 0.1], grid=0.1)
 
-    pair = pair_cache.kept(certified)(kind)
+    pair = pair_cache.kept(version)(certified)(kind)
     assert len(asked) == times
     return pair
 
@@ -59,21 +63,20 @@ def test_a_run_reads_what_the_last_one_certified(monkeypatch: pytest.MonkeyPatch
     assert same(pair, RoundLibrary().pair(KIND))
 
 
-def test_another_round_or_code_has_another_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_round_or_version_has_another_file() -> None:
     others = [replace(KIND, scale=float(np.nextafter(6.0, 7.0))), replace(KIND, noise="laplace")]
     declared = [DeclaredRound(1.0, delta0, 59) for delta0 in (0.0, 1e-9)]
-    keys = [pair_cache.key(kind) for kind in (KIND, *others, *declared)]
-    # Other code: one comment in any accounting module.
-    copy = tmp_path / "accounting"
-    shutil.copytree(Path(pair_cache.__file__).parent, copy)
-    assert pair_cache.digest_of_code(copy) == pair_cache.CODE
-    with (copy / "engine" / "fourier.py").open("a") as module:
-        module.write("# another\n")
-    monkeypatch.setattr(pair_cache, "CODE", pair_cache.digest_of_code(copy))
-    keys.append(pair_cache.key(KIND))
+    keys = [pair_cache.key(kind, VERSION) for kind in (KIND, *others, *declared)]
+    keys.append(pair_cache.key(KIND, VERSION + 1))
+    keys += [pair_cache.key(KIND, version, anywhere=True) for version in (VERSION, VERSION + 1)]
     assert len(set(keys)) == len(keys)
+
+
+def test_pair_of_another_version_is_not_read(folder: Path) -> None:
+    ask()
+    ask(times=0)
+    ask(times=1, version=VERSION + 1)
+    assert len(list(folder.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_a_damaged_or_foreign_file_is_not_trusted(damage: str, folder: Path) -> 
         # The whole file of another round, under this one's name.
         other = DeclaredRound(1.0, 0.0, 59)
         ask(other, delta=0.125)
-        (folder / (pair_cache.key(other) + ".pair")).replace(file)
+        (folder / (pair_cache.key(other, VERSION) + ".pair")).replace(file)
     elif damage in ("pipe", "folder"):
         file.unlink()
         (os.mkfifo if damage == "pipe" else os.mkdir)(file)
@@ -107,10 +110,10 @@ def test_a_damaged_or_foreign_file_is_not_trusted(damage: str, folder: Path) -> 
         assert same(ask(times=0), right)
 
 
-def test_a_shipped_pair_is_read_for_this_code_alone(
+def test_a_shipped_pair_is_read_for_this_version_alone(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair, name = ask(delta=0.125), pair_cache.key(KIND, anywhere=True)
+    pair, name = ask(delta=0.125), pair_cache.key(KIND, VERSION, anywhere=True)
     shutil.rmtree(folder)
     shipped = tmp_path / "shipped.json"
     monkeypatch.setattr(pair_cache, "SHIPPED", shipped)
@@ -120,6 +123,8 @@ def test_a_shipped_pair_is_read_for_this_code_alone(
         assert same(ask(times=times), pair) == (times == 0)
         assert folder.exists() == (times == 1)
         shutil.rmtree(folder, ignore_errors=True)
+    shipped.write_text(json.dumps({name: whole}))
+    ask(times=1, version=VERSION + 1)
     monkeypatch.setenv(private_cache.CACHE_VARIABLE, "off")
     ask(times=1)
 
@@ -137,3 +142,23 @@ def test_the_shipped_pairs_are_what_is_certified() -> None:
         assert np.allclose(read.losses, pair.losses, rtol=1e-12, atol=0.0)
         assert np.allclose(read.masses, pair.masses, rtol=1e-9, atol=1e-15)
         assert read.infinite == pytest.approx(pair.infinite, rel=1e-9, abs=1e-15)
+
+
+def test_where_things_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative XDG folder counts as unset, as its specification says."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    at_home = tmp_path / "home" / ".cache" / "fl-shuffle"
+    for named, xdg, wanted in (
+        (None, None, at_home),
+        ("", "", at_home),
+        (None, "here", at_home),
+        (None, "./here", at_home),
+        (None, str(tmp_path / "x"), tmp_path / "x" / "fl-shuffle"),
+        (str(tmp_path / "own"), str(tmp_path / "x"), tmp_path / "own"),
+        ("off", str(tmp_path / "x"), None),
+    ):
+        for name, value in ((CACHE_VARIABLE, named), ("XDG_CACHE_HOME", xdg)):
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        assert cache_folder() == wanted

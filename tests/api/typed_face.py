@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_type
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 import fl_shuffle as fs
@@ -23,13 +25,24 @@ def bounds() -> None:
     assert_type(answer.epsilon, float)
     assert_type(answer.status, Status)
     assert_type(answer.is_guarantee, bool)
-    question = fs.Question(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
+    question = fs.BoundQuery(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
     for name, found in fs.compare(epsilon0=1.0, clients=10_000, delta=1e-6).items():
         assert_type(name, str)
         if not isinstance(found, fs.FlShuffleError):
             assert_type(found, fs.Guarantee)
     assert_type(fs.solve("clients", question, delta=1e-6).value, float)
     fs.bound(randomiser="krr")  # type: ignore[call-arg]
+
+
+def estimates(values: NDArray[np.int64], numbers: NDArray[np.float64]) -> None:
+    """A mean, frequencies, and what they cost."""
+    found = fs.private_frequencies(values, 1.0, categories=9, randomizer="oue", delta=1e-6)
+    assert_type(found, fs.PrivateEstimate)
+    assert_type(found.central, fs.Guarantee)
+    assert_type(found.expected_error, float)
+    mean = fs.private_mean(numbers, numbers, low=0.0, high=1.0, delta=1e-6)
+    assert_type(mean.value, NDArray[np.float64])
+    fs.private_mean(numbers, 1.0, range=(0.0, 1.0), delta=1e-6)  # type: ignore[call-arg]
 
 
 def runs(configs: Sequence[str]) -> None:
@@ -49,5 +62,6 @@ def runs(configs: Sequence[str]) -> None:
     assert_type(result.warnings, tuple[str, ...])
     assert_type(fs.resume(result.directory), fs.Result)
     assert_type(fs.cost("configs/quickstart.toml"), fs.Cost)
+    assert_type(fs.calibrate("configs/quickstart_totals.toml"), tuple[fs.TotalCost, ...])
     for config in configs:
         assert_type(fs.sweep(config, grid={"privacy.clip_norm": [0.5, 1.0]}), fs.SweepResult)

@@ -41,7 +41,7 @@ from safetensors.torch import load_file
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from fl_shuffle.run_words import METRICS_STAY
+from fl_shuffle.runs.console_messages import METRICS_STAY
 from tests.apps import test_strangers as strangers
 from tests.apps.test_same_bits import NETWORK
 from tests.processes import environment, free_port, linux, printed, wait_until
@@ -239,15 +239,15 @@ def test_the_server_gets_what_the_shuffler_releases(
 ) -> None:
     key, store, passes = tmp_path / "analyzer.key", tmp_path / "store", tmp_path / "passes"
     assert main(["shuffler", "key", str(key)]) == 0
-    made = ["--passes", str(passes), "--address", f"127.0.0.1:{free_port()}"]
+    made = ["--credentials", str(passes), "--address", f"127.0.0.1:{free_port()}"]
     made += ["--clients", str(CLIENTS), "--min-reports", "4", "--sites", "2"]
     assert main(["shuffler", "init", str(store), *made]) == 0
     superlink.start("shuffler", "fl-shuffle", "shuffler", "serve", str(store))
     own = (f'shuffler="{passes}/site-{site}.json" analyzer-key="{key}.pub"' for site in (0, 1))
     superlink.start_supernodes(*map(" ".join, zip(PARTS, own, strict=True)))
-    common = "privacy.shuffler=apart;privacy.min_reports=4;run.entropy=system"
+    common = "privacy.shuffler=separate;privacy.min_reports=4;run.entropy=system"
     for release, rounds, analyzer_key, headline, told in (
-        ("reports", 2, str(key), "proven", "`proven` holds towards the server's operator"),
+        ("reports", 2, str(key), "shuffled", "`shuffled` holds towards the server's operator"),
         ("sum", 1, "", "sum", "the server gets the sum alone"),
     ):
         superlink.play(
@@ -292,7 +292,7 @@ def test_deployed_run_goes_on_with_the_printed_line(
     superlink.start_supernodes(PARTS[1])
     said, completed = superlink.ended(printed("sh", "-c", line, folder=ROOT, FLWR_HOME=home))
     assert completed, said
-    assert [row["n_reports"] for row in rows(run)] == [str(CLIENTS)] * 3
+    assert [row["num_reports"] for row in rows(run)] == [str(CLIENTS)] * 3
     assert fs.Result(run).config.data.root == str(tmp_path)
     # Again: that run is finished. And with a word that there is not: each is one line.
     wrong = ("flwr", "run", str(ROOT), "lab", "--run-config", f"{text} resume='maybe'")
@@ -311,8 +311,8 @@ LOOP = r"^until flower-supernode (\.\.\.); do sleep \d+; done$"
 @linux
 def test_killed_supernode_with_a_key_comes_back(tmp_path: Path) -> None:
     """The SuperLink refuses its key for as long as it takes the old one to be there: it ends. The
-    loop of docs/deployment.md starts it until it is let in, and so does the unit file there."""
-    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    loop of docs/how-to/deploy.md starts it until it is let in, and so does the unit file there."""
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
     (loop,) = re.finditer(LOOP, page, re.MULTILINE)
     unit = configparser.ConfigParser()
     (text,) = re.findall(r"```ini\n(\[Unit\].*?)```", page, re.DOTALL)
@@ -375,4 +375,6 @@ def test_flwr_run_plays_apps_of_strangers(superlink: SuperLink, tmp_path: Path) 
         told = Path(re.findall(r"run directory: (.*\S)", said)[-1])
         assert told == out if out else told.parent == superlink.home / "runs"
         assert said.count(METRICS_STAY) == 1
-        assert list(fs.Result(told).metrics["n_reports"]) == [strangers.CLIENTS] * strangers.ROUNDS
+        assert (
+            list(fs.Result(told).metrics["num_reports"]) == [strangers.CLIENTS] * strangers.ROUNDS
+        )

@@ -44,9 +44,9 @@ from fl_shuffle.federation import Federation, RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy, answers
 from fl_shuffle.flower.answers import Request
 from fl_shuffle.flower.configured import NOT_TAKEN
-from fl_shuffle.flower.grid import adopt_task_identity
-from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.messages import ArrayLayout, TrainRequest
 from fl_shuffle.flower.mods import as_client
+from fl_shuffle.flower.private_api import adopt_task_identity
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, OneNode, nodes, replies, reports_of
@@ -176,7 +176,8 @@ def noise_of_rounds(
 
 
 @pytest.mark.parametrize(
-    "fails", [ConfigError("no"), Silent(), SystemExit(3), "error", "empty", "records"]
+    "fails",
+    [ConfigError("no"), Silent(), SystemExit(3), "error", "empty", "records", "at the end"],
 )
 def test_a_client_that_fails_sends_zero_and_noise(
     fails: BaseException | str, caplog: pytest.LogCaptureFixture
@@ -193,6 +194,10 @@ def test_a_client_that_fails_sends_zero_and_noise(
             raise fails
         if fails == "error":
             return Message(Error(code=77, reason="a secret"), reply_to=message)
+        if fails == "at the end":
+            # What it replies with can be read, and what it leaves behind cannot.
+            context.state = None  # type: ignore[assignment]
+            return Message(RecordDict({"arrays": model(1e6)}), reply_to=message)
         return Message(RecordDict({"more": MetricRecord({"loss": 1.0})}), reply_to=message)
 
     if fails == "records":
@@ -208,8 +213,8 @@ def test_a_client_that_fails_sends_zero_and_noise(
 
 @pytest.mark.parametrize("client_clip", [None, 0.05])
 def test_noise_is_each_clients_own(client_clip: float | None) -> None:
-    """Reports of many rounds: centred on the clipped update, as wide as the client's plan says."""
-    tables = settings(**({} if client_clip is None else {"client_clip": client_clip}))
+    """Reports of many rounds: centered on the clipped update, as wide as the client's plan says."""
+    tables = settings(**({} if client_clip is None else {"client_clip_norm": client_clip}))
     update = 0.5 * (1000.0 - GOAL)
     clipped = (client_clip or 1.0) * update / np.linalg.norm(update)
     # The second clip makes noise that much smaller; a mean that were not clipped would stand out.
@@ -282,7 +287,7 @@ def test_the_server_refuses_settings_that_flower_would_hide() -> None:
 def test_names_shapes_and_types_come_back_as_they_went() -> None:
     arrays = {"half": np.float16(1.5), "wide": np.ones((2, 0, 3)), "": np.eye(2, dtype=np.float32)}
     record = ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
-    layout = Layout.of(record)
+    layout = ArrayLayout.of(record)
     back = layout.record(layout.flatten(record))
     assert list(back) == list(record)
     for name, values in arrays.items():
@@ -291,12 +296,14 @@ def test_names_shapes_and_types_come_back_as_they_went() -> None:
     for dtype in ("bfloat16", "int64"):
         record = ArrayRecord({"w": Array(dtype, (3,), "numpy.ndarray", b"")})
         with pytest.raises(InvalidValueError, match=f"dtype of w = '{dtype}'.*float16, float32"):
-            Layout.of(record)
+            ArrayLayout.of(record)
 
 
 def test_with_its_records_it_is_a_client_of_the_framework() -> None:
     """The same records: the same reports but for last bits, the same bill of every client."""
-    config = resolve_config(tomllib.loads(SMALL), {"privacy.unit": "record", "data.records": 20})
+    config = resolve_config(
+        tomllib.loads(SMALL), {"privacy.unit": "record", "data.records_per_client": 20}
+    )
     own_config = {**config.to_dict(), "app": settings()["app"]}
     task = load_task(config)
     weights = task.model(config).state_dict()
@@ -331,7 +338,7 @@ def means(
     )
     tables = {
         **settings(unit="record" if records else "client", clip_norm=CLIP, **privacy),
-        "data": {"clients": len(given), "records": records},
+        "data": {"clients": len(given), "records_per_client": records},
         "budgets": {"epsilon": 1e12},
     }
     request = TrainRequest(1, np.arange(len(given)))
@@ -362,7 +369,7 @@ def test_missing_records_are_told_as_missing(loss: Any, caplog: pytest.LogCaptur
     broken = x[:3].clone()
     broken[1] = torch.nan
     means((x, y), (x[:1], y[:1]), loss=loss)
-    few = "client 1 has 1 records, and data.records = 4: the missing ones count as zero"
+    few = "client 1 has 1 records, and data.records_per_client = 4: the missing ones count as zero"
     assert [few in each.getMessage() for each in caplog.records] == [True]
     caplog.clear()
     means((x, y), (broken, y[:3]), loss=loss)
@@ -385,7 +392,7 @@ def refusal(
     x, y = 1e6 * torch.randn(4, *shape, generator=draw), torch.arange(4) % 2
     y = 1e6 * torch.rand(4, numbers, generator=draw) if numbers else y
     app = ShuffleClientApp(records=lambda context: (x, y), model=model, loss=loss)
-    tables = {**settings("system", unit="record"), "data": {"clients": 2, "records": 4}}
+    tables = {**settings("system", unit="record"), "data": {"clients": 2, "records_per_client": 4}}
     tables["run"] = {**tables["run"], **run}
     tables["privacy"]["unit"] = unit
     arrays = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32)),
@@ -532,7 +539,8 @@ def test_whole_numbers_stay_whole_and_missing_ones_are_zero(loss: Any, numbers: 
             model=lambda: Tokens(3, 2), loss=loss,
         )  # fmt: skip
         tables = {
-            **settings(unit="record", clip_norm=100.0), "data": {"clients": 2, "records": count},
+            **settings(unit="record", clip_norm=100.0),
+            "data": {"clients": 2, "records_per_client": count},
             "budgets": {"epsilon": 1e12},
         }  # fmt: skip
         state = ArrayRecord(nn.Linear(3, 2).apply(zeroed).state_dict())
@@ -591,9 +599,9 @@ def test_declared_training_composes_its_gaussian_steps(
     ]
     for number, present in enumerate((everybody, most, everybody), start=1):
         # What a target is compared with.
-        after = accountant.client_epsilons_after(1, present)
-        spend = accountant.preview(number, present)
-        accountant.commit(number, present)
+        after = accountant.preview(1, present).client_epsilons()
+        spend = accountant.preview(number, present).spend
+        accountant.commit(accountant.preview(number, present))
         wanted = pytest.approx(expected[number - 1], rel=1e-6)
         assert after[0] == wanted and spend.headline == wanted
         assert spend.columns["local"].status is Status.DECLARED
@@ -601,8 +609,8 @@ def test_declared_training_composes_its_gaussian_steps(
         assert all(column.note for name, column in spend.columns.items() if name != "local")
     totals, worst = accountant.client_totals(), accountant.worst_client()
     assert totals.headline[:2] == pytest.approx([expected[2], expected[1]])
-    assert np.isnan(totals.proven).all() and np.isnan(totals.sum).all()
-    assert not any(column.worst for column in accountant.lower_columns().values())
+    assert np.isnan(totals.shuffled).all() and np.isnan(totals.sum).all()
+    assert not any(column.worst for column in accountant.lower_bounds().values())
     assert worst is not None and worst.epsilon == pytest.approx(totals.headline[0])
 
 
@@ -616,7 +624,7 @@ def test_nothing_of_a_request_waits_for_the_collector() -> None:
         given.extend(weakref.ref(each["w"]) for each in (message.content["arrays"], arrays))
         return Message(RecordDict({"arrays": arrays}), reply_to=message)
 
-    layout = Layout(("w",), ((5,),), ("float32",))
+    layout = ArrayLayout(("w",), ((5,),), ("float32",))
     gc.collect()
     gc.disable()
     try:

@@ -28,12 +28,14 @@ def convolution(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(4 * (side - 2) ** 2, classes))
 
 
-POOLED = "run.noise=pooled"
+POOLED = "run.noise=per-sum"
 NETWORK = ("model.kind=mlp", "model.hidden=[300]", "training.participation=0.6",
            "data.sizes=unequal", "data.clients=150")  # fmt: skip
 KINDS = {
     "laplace, ragged": ("privacy.unit=record", "privacy.randomizer=laplace", "data.sizes=unequal",
                         "server.weights=inverse-variance"),
+    "totals, unequal": ("budgets.of=run", "privacy.release=sum", "privacy.unit=record",
+                        "privacy.personalization=clipping", "data.sizes=unequal"),
     "sequential": ("training.schedule=sequential", "privacy.personalization=clipping"),
     "network, part, unequal": NETWORK,
     "convolution": (f"model.kind={__name__}:convolution", "data.features=raw",
@@ -84,20 +86,20 @@ def failing(message: Message, context: Context) -> Message:
 def test_a_client_that_fails_is_absent_and_changes_nothing_else(
     launch: Launch, tmp_path: Path
 ) -> None:
-    """What may be sent instead of a report: `tests/flower/test_rounds.py`."""
+    """What may be sent instead of a report: `tests/flower/test_strategy.py`."""
     settings = ("run.rounds=2", "training.schedule=sequential", f"app.client={__name__}:failing")
     for name in ("in_their_ways", "alike"):
         alike = str(name == "alike").lower()
         assert launch(name, *settings, f"app.config={{alike = {alike}}}") == 0
     result = fs.Result(tmp_path / "in_their_ways")
-    assert list(result.metrics["n_reports"]) == [12 - len(FAILURES)] * 2
+    assert list(result.metrics["num_reports"]) == [12 - len(FAILURES)] * 2
     for client in range(12):
         assert result.ledger.client(client).rounds == (2 if client >= len(FAILURES) else 0)
     assert model_bytes(tmp_path / "in_their_ways") == model_bytes(tmp_path / "alike")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", ["per-report", "pooled"])
+@pytest.mark.parametrize("noise", ["per-report", "per-sum"])
 def test_flowers_ray_engine_gives_the_same_bits(
     noise: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +113,6 @@ def test_flowers_ray_engine_gives_the_same_bits(
     assert shown[0] == shown[1] and len(shown[0]) == 3
     here, ray = tmp_path / "here", tmp_path / "ray"
     assert model_bytes(here) == model_bytes(ray)
-    assert summary(here)["proven_epsilon"] == summary(ray)["proven_epsilon"]
+    assert summary(here)["shuffled_epsilon"] == summary(ray)["shuffled_epsilon"]
     assert {path.name for path in here.iterdir()} == {path.name for path in ray.iterdir()}
     assert {path.stat().st_mode & 0o777 for path in ray.iterdir()} == {0o600}

@@ -21,10 +21,10 @@ from pytest import CaptureFixture, MonkeyPatch
 from safetensors.torch import load_file
 
 import fl_shuffle as fs
+from fl_shuffle._internal.plugins import installed, load_attribute
 from fl_shuffle.cli import main
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.plugins import installed, load_attribute
-from fl_shuffle.run_words import METRICS_STAY
+from fl_shuffle.runs.console_messages import METRICS_STAY
 from tests.one_node import nodes
 from tests.oracles import gaussian_epsilon
 from tests.small_federation import model_bytes, summary
@@ -41,7 +41,7 @@ SETTINGS = """
 rounds = 2
 [data]
 clients = 16
-records = 20
+records_per_client = 20
 [app]
 server = "{app}.server_app:app"
 client = "{app}.client_app:app"
@@ -143,7 +143,7 @@ def test_ten_changed_lines_and_it_is_private(
     assert said.count(METRICS_STAY) == 1
     assert "failed" not in said and "counts as zero" not in said
     result = fs.Result("run")
-    assert list(result.metrics["n_reports"]) == [CLIENTS] * ROUNDS
+    assert list(result.metrics["num_reports"]) == [CLIENTS] * ROUNDS
     spend = result.ledger.client(3)
     assert spend.rounds == ROUNDS and 0.0 < spend.epsilon <= spend.local_epsilon
     if app == "numpy_app":
@@ -189,7 +189,8 @@ SEEN_BEFORE: list[Mistake] = [
     ("records", {", model=Net": ""}, r"records=\.\.\. and model=\.\.\. go together"),
     ("updates", {"mods=[count_calls]": "loss=print"}, r"and loss=\.\.\. with them"),
     ("updates", {"mods=[count_calls]": "client_fn=print"}, r"Message API.*@app\.train\(\)"),
-    ("records", {"records = 20\n": ""}, r"data\.records = 0: with privacy\.unit"),
+    ("records", {"records_per_client = 20\n": ""},
+    r"data\.records_per_client = 0: with privacy\.unit"),
     # The server's model and metrics.
     ("updates", {"nn.GroupNorm(2, 6)": "nn.BatchNorm1d(6)", "(context,": "(context, model=net,"},
      r"1\.num_batches_tracked.*GroupNorm.*ModuleValid"),
@@ -202,7 +203,7 @@ SEEN_BEFORE: list[Mistake] = [
     ("updates", {'{"accuracy": acc': '{"seconds": acc'}, r"metrics\.csv's own columns"),
     # What clients declare to have done themselves.
     ("declared", "privacy.unit=client", r"set privacy\.unit = 'record'"),
-    ("declared", "privacy.clip=average", r"leave privacy\.clip out"),
+    ("declared", "privacy.clipping=average", r"leave privacy\.clipping out"),
     ("declared", "privacy.personalization=clipping", "one noise for all"),
     ("declared", "privacy.reports_per_round=2", r"privacy\.reports_per_round = 2: must be 1 with"),
     ("declared", {APPS: ""}, "what clients of an app of your own do"),
@@ -240,7 +241,7 @@ def test_few_that_fail_among_others_are_no_mistake(enter: Enter) -> None:
     what = "    draw = torch.Generator().manual_seed(1000"
     edit({what: f"    assert number in (2, 9)\n{what}"})
     assert simulate("run.jobs=1") == 0
-    assert list(fs.Result("run").metrics["n_reports"]) == [CLIENTS] * ROUNDS
+    assert list(fs.Result("run").metrics["num_reports"]) == [CLIENTS] * ROUNDS
 
 
 def test_a_run_has_one_configuration(enter: Enter) -> None:
@@ -305,9 +306,9 @@ def test_what_clients_declare_is_averaged_and_never_called_proven(
     out, err = capsys.readouterr()
     result = fs.Result("run")
     assert result.epsilon == result.ledger.client(2).epsilon == pytest.approx(epsilon, rel=1e-6)
-    assert re.search(r"epsilon +[\d.]+ +as declared by the clients at delta 1e-05", out)
+    assert re.search(r"epsilon +[\d.]+ +against any attacker, as the clients declare", out)
     assert "NOTHING IS PROVEN" in err and not re.search(r"\d +proven", out)
-    assert summary(Path("run"))["proven_epsilon"] is None
+    assert summary(Path("run"))["shuffled_epsilon"] is None
     last = load_attribute("torch_app.client_app:SENT", field="")[-CLIENTS:]
     for name, values in load_file("run/model.safetensors").items():
         mean = torch.stack([each[name] for each in last]).mean(dim=0)

@@ -3,10 +3,12 @@ imports with their contracts."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -33,6 +35,13 @@ def test_a_run_by_flower_installs_none_of_what_is_asked_for() -> None:
     assert sorted(excluded) == sorted(names - {"fl-shuffle"})
     # Who installs by `uv pip` gets all of it.
     assert "exclude" not in tomllib.loads((ROOT / "uv.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("script", ["check_versions", "check_flower"])
+def test_script_names_tests_that_there_are(script: str) -> None:
+    text = (ROOT / "scripts" / script).read_text(encoding="utf-8")
+    named = re.findall(r"\btests/[\w/]+(?:\.py)?", text)
+    assert named and [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_imports_point_downwards() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ import torch
 from scipy import stats
 
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
-from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.distributions.continuous import LaplaceRandomizer
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.auditing.audit import Audit
 from fl_shuffle.auditing.canaries import Canaries, Scene, most_exposed, position_error, size_error
 from fl_shuffle.auditing.effort import AuditSettings, Clock
@@ -67,9 +67,11 @@ def config(clients: int = 20, **sections: dict[str, Any]) -> Config:
 
 
 LAPLACE = config(50, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
-LAPLACE_RECORD = config(privacy={"unit": "record", "randomizer": "laplace"}, data={"records": 5})
-MANY = {"source": "benchmarks.jobs:records", "features": "none", "records": 1}
-PUBLISHED = {"unit": "record", "clip": "average", "calibration": "as-published"}
+LAPLACE_RECORD = config(
+    privacy={"unit": "record", "randomizer": "laplace"}, data={"records_per_client": 5}
+)
+MANY = {"source": "benchmarks.jobs:records", "features": "none", "records_per_client": 1}
+PUBLISHED = {"unit": "record", "clipping": "average", "calibration": "as-published"}
 WEIGHTS = {"weights": "inverse-variance"}
 WEIGHTED = config(budgets=PERSONAL, server=WEIGHTS)
 
@@ -82,7 +84,7 @@ def test_noise_that_would_have_shown_shows() -> None:
     assert not right.breaks_proven and 1.0 < factor < 1.1
     found = played(config(), factor=1.01 * factor).findings[1]
     assert found.breaks_proven and found.noise_factor < 1.0
-    # Of Laplace noise the measured law is all that there is.
+    # Of Laplace noise the measured distribution is all that there is.
     right, wrong = (played(LAPLACE_RECORD, factor=factor) for factor in (1.0, 3.0))
     assert right.findings and not right.breaks_proven and wrong.breaks_proven
 
@@ -103,14 +105,15 @@ def test_a_mix_of_budgets_breaks_the_published_mu() -> None:
 
 
 def test_record_level_noise_breaks_the_published_mu_with_many_clients() -> None:
-    """Per round mu = 1/z = 0.5/4.845, whatever the number of clients: recognised by position."""
+    """Per round mu = 1/z = 0.5/4.845, whatever the number of clients: recognized by position."""
     settings = config(
-        1000, run={"rounds": 50}, data={**MANY, "records": 600}, budgets={"epsilon": 0.5},
+        1000, run={"rounds": 50}, data={**MANY, "records_per_client": 600},
+        budgets={"epsilon": 0.5},
         privacy={"unit": "record", "calibration": "classical"},
     )  # fmt: skip
     report = played(settings, how=AuditSettings(trials=8, reports=50_000))
     assert (report.breaks_published, report.breaks_proven) == (True, False)
-    seen = next(f for f in report.findings if "mu test" in f.method and f.column == "proven")
+    seen = next(f for f in report.findings if "mu test" in f.method and f.column == "shuffled")
     assert 0.28 < seen.points[0].epsilon_lower < 0.3526
 
 
@@ -128,7 +131,8 @@ def test_canaries_reports_are_the_workers_reports() -> None:
     """A worker that computes gradients and noise in one call, as a client does, sends the bits the
     games are played with."""
     settings = config(
-        6, privacy={"unit": "record", "clip_norm": 0.3}, data={"records": 7}, budgets=PERSONAL,
+        6, privacy={"unit": "record", "clip_norm": 0.3}, data={"records_per_client": 7},
+        budgets=PERSONAL,
         server=WEIGHTS,
     )  # fmt: skip
     canaries = Canaries(settings, dimension=11, seed=4)
@@ -138,7 +142,7 @@ def test_canaries_reports_are_the_workers_reports() -> None:
     plus = np.where((clients == target) | (not far), zero, 0).astype(np.float64)
     task = canaries.task_of(clients, plus, np.full(6, still), 11)
     federation = Federation(canaries.config, task)
-    reports = federation.randomizer(federation.clipper(torch.zeros(11), clients), clients, 9)
+    reports = federation.randomizer(federation.clipper(torch.zeros(11), clients, 9), clients, 9)
     assert torch.equal(canaries.play(9)[0], reports)
 
 
@@ -147,10 +151,12 @@ def test_canaries_reports_are_the_workers_reports() -> None:
     [
         LAPLACE,
         config(training={"local_steps": 3}),
-        config(privacy={"unit": "record"}, data={**MANY, "records": 600}),
-        config(privacy={"unit": "record", "client_clip": 0.01}, data={"records": 20}),
-        config(privacy={"unit": "record", "clip": "average"}, data={"records": 20}),
-        config(privacy=PUBLISHED, data={"records": 20}),
+        config(privacy={"unit": "record"}, data={**MANY, "records_per_client": 600}),
+        config(
+            privacy={"unit": "record", "client_clip_norm": 0.01}, data={"records_per_client": 20}
+        ),
+        config(privacy={"unit": "record", "clipping": "average"}, data={"records_per_client": 20}),
+        config(privacy=PUBLISHED, data={"records_per_client": 20}),
         config(privacy={"personalization": "clipping"}, budgets=PERSONAL),
     ],
 )
@@ -183,7 +189,10 @@ def test_the_stated_error_of_recognition_is_true(noise: str) -> None:
 def test_a_published_sensitivity_that_is_too_small_shows_in_the_local_game() -> None:
     """The average is clipped, the noise is for a record's share of it: 20 times too small for the
     budget asked for. The accountant knows and is not contradicted."""
-    settings, how = config(6, privacy=PUBLISHED, data={"records": 20}), AuditSettings(8, 5000)
+    settings, how = (
+        config(6, privacy=PUBLISHED, data={"records_per_client": 20}),
+        AuditSettings(8, 5000),
+    )
     report = played(settings, how=how)
     assert "DOES NOT KEEP" in report.findings[0].note
     assert report.findings[0].points[0].epsilon_lower > 5.0 and not report.breaks_proven
@@ -205,7 +214,7 @@ def canaries(settings: Config) -> Canaries:
     "settings",
     [
         WEIGHTED,
-        config(privacy={"unit": "record"}, data={"records": 7}, budgets=PERSONAL),
+        config(privacy={"unit": "record"}, data={"records_per_client": 7}, budgets=PERSONAL),
         config(privacy={"personalization": "clipping", "assumed_honest": 0.5}, budgets=PERSONAL),
     ],
     ids=["weighted", "record", "clipping and colluders"],
@@ -237,6 +246,27 @@ def test_the_attack_is_on_the_exposed_client_among_the_honest() -> None:
     # Everybody hides it better than five do.
     claimed = Claims(WEIGHTED, source)("sum", 1, 1e-5)
     assert claimed is not None and claimed < gaussian_epsilon(1e-5, nominal)
+
+
+@pytest.mark.parametrize("noise", ["per-report", "per-sum"])
+def test_each_trial_of_sums_has_noise_of_its_own(noise: str) -> None:
+    """One that is repeated would be a measured distribution of no spread."""
+    audit, seen = Audit(config(run={"noise": noise}), 8, QUICK), list[np.ndarray]()
+
+    class Seen:
+        source = audit.canaries()
+
+        def by_mu(self, column: str, game: str, what: str, plays: np.ndarray, mu: float) -> Any:
+            seen.append(plays)
+            return iter(())
+
+    assert list(sums_game(cast(Any, Seen()), ["sum"], 40, Clock(QUICK.seconds))) == []
+    ((zero, one),) = seen
+    assert len(np.unique(zero)) == len(np.unique(one)) == 40
+    scale = float(np.linalg.norm(Seen.source.scene.scales))
+    # A chi-square distribution of 39 degrees lies within these but with probability 1e-6.
+    for plays in (zero, one):
+        assert 0.5 * scale < float(np.std(plays, ddof=1)) < 1.6 * scale
 
 
 def test_a_client_of_little_weight_is_audited(tmp_path: Path) -> None:

@@ -17,20 +17,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fl_shuffle.auditing.canaries
+import fl_shuffle.auditing.published
 from fl_shuffle.auditing.audit import NO_REPORTS, audit_configuration
-from fl_shuffle.auditing.canaries import Canaries, check_clipping
+from fl_shuffle.auditing.canaries import Canaries, check_clipping, most_exposed
 from fl_shuffle.auditing.checks import ONE_LAW, noise_checks, order_check, play_orders
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.games import ABSENT_SUMS, DISCRETE_LAW, OWN_LAW, SUMS
 from fl_shuffle.auditing.published import (
+    AS_THEY_ARE,
     NEIGHBOURS,
+    Neighbour,
+    TwinData,
+    _stand_in,
     audit_published,
     compare,
     fields_of,
@@ -38,8 +47,11 @@ from fl_shuffle.auditing.published import (
 )
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.federation.launch import simulate
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from fl_shuffle.runs.resume import STATE_VARIABLE, state_folder
 from tests.auditing.test_games import QUICK, config, played
 
 CLIENTS = 16
@@ -50,7 +62,7 @@ pytestmark = pytest.mark.usefixtures("coarse_pairs")
 
 def settings_of(unit: str = "client", noise: str = "gaussian") -> Config:
     return config(
-        CLIENTS, data={"records": 5}, privacy={"unit": unit, "randomizer": noise},
+        CLIENTS, data={"records_per_client": 5}, privacy={"unit": unit, "randomizer": noise},
         budgets={"delta": 1e-5 if noise == "gaussian" else 0.0},
     )  # fmt: skip
 
@@ -94,22 +106,101 @@ def test_single_reports_keep_their_claims(unit: str) -> None:
 
 
 def test_the_runs_own_clip_is_looked_at() -> None:
-    digits = {"source": "digits", "records": 0}
+    digits = {"source": "digits", "records_per_client": 0}
     settings = config(12, data=digits, privacy={"unit": "record", "clip_norm": 0.1})
     found = check_clipping(settings)
     assert 0.9 < found.sensitivity_share <= 1.001
     assert found.holds
 
 
-@pytest.mark.parametrize("noise", ["per-report", "pooled"])
+@pytest.mark.parametrize("other", [1, 2, 4, 5])
+def test_each_hostile_change_of_a_record_is_looked_at(
+    other: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turned around or relabelled, as it is or large: a mean that moves three times as far as it
+    may for one of them alone shows, although none is longer than it may be."""
+    digits = {"source": "digits", "records_per_client": 0}
+    settings = config(12, data=digits, privacy={"unit": "record", "clip_norm": 0.1})
+    plan = load_task(settings).plan
+    target = most_exposed(plan, "record")
+    far = 1.5 * float(plan.sensitivity[target])
+    assert far < plan.radius[target]
+
+    def clip(parameters: torch.Tensor, clients: np.ndarray, _round: int) -> torch.Tensor:
+        means = torch.zeros(1, len(parameters))
+        means[0, 0] = -far if clients[0] == other else far
+        return means
+
+    hostile = SimpleNamespace(clipper=clip)
+    monkeypatch.setattr(fl_shuffle.auditing.canaries, "Federation", lambda *_: hostile)
+    found = check_clipping(settings)
+    assert found.radius_share < 1.0 and found.sensitivity_share == pytest.approx(3.0, rel=1e-6)
+    assert not found.holds
+
+
+@pytest.mark.parametrize("neighbour", [AS_THEY_ARE, *NEIGHBOURS], ids=lambda each: each.name)
+def test_data_beside_differ_in_one_record_as_named(neighbour: Neighbour) -> None:
+    """A change that is not made finds nothing."""
+    twin = TwinData(config(8, data={"source": "digits", "records_per_client": 5}).data)
+    own, other = twin.beside(AS_THEY_ARE), twin.beside(neighbour)
+    classes = other.classes
+    moved = (own.train_images != other.train_images).any(axis=1)
+    named = own.train_labels != other.train_labels
+    at = np.flatnonzero(moved | named)
+    assert len(at) == (neighbour is not AS_THEY_ARE)
+    if not len(at):
+        return
+    label, vector = int(other.train_labels[at[0]]), other.train_images[at[0]]
+    assert named[at[0]] == (neighbour.label is not None)
+    wanted = {0: range(classes), 1: [classes], 1000: [classes + 999], -1: [-1]}
+    if neighbour.label is not None:
+        assert label in wanted[neighbour.label]
+    assert moved[at[0]] == (neighbour.label in (None, 0))
+    if neighbour.feature is not None:
+        np.testing.assert_array_equal(vector, np.full_like(vector, neighbour.feature))
+    if neighbour.largest:
+        assert (vector == own.train_images.max()).all()
+
+
+@pytest.mark.parametrize("noise", ["per-report", "per-sum"])
 def test_nothing_else_is_published(noise: str) -> None:
     """Beside the reports, or the sums that pooled noise hides."""
     run = {"rounds": 2, "noise": noise}
-    settings = config(8, run=run, data={"records": 5}, privacy={"unit": "record"})
+    settings = config(8, run=run, data={"records_per_client": 5}, privacy={"unit": "record"})
     found = audit_published(settings, Clock(600.0))
     assert found.neighbours == tuple(neighbour.name for neighbour in NEIGHBOURS)
     assert found.fields > 200 and found.messages >= settings.run.rounds
     assert found.differences == ()
+
+
+def test_audit_leaves_the_users_state_and_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
+    seen: list[tuple[dict[str, str], Path]] = []
+
+    def watched(*given: Any) -> None:
+        seen.append((dict(os.environ), state_folder()))
+        simulate(*given)
+
+    monkeypatch.setattr(fl_shuffle.auditing.published, "simulate", watched)
+    before = dict(os.environ)
+    audit_published(config(8, run={"rounds": 1}, data={"records_per_client": 5}), Clock(0.0))
+    assert len(seen) == 2 and not (tmp_path / "state").exists()
+    for environment, folder in seen:
+        assert environment == before and folder != tmp_path / "state"
+    assert state_folder() == tmp_path / "state"
+
+
+def test_an_audits_stand_ins_tell_who_sent_nothing_and_no_more() -> None:
+    """Noise is taken out of what is compared; a report that is missing stays missing."""
+    reports = np.array([[1.0, 2.0], [np.nan, 3.0], [np.inf, 0.0], [0.0, 4.0]], dtype=np.float32)
+    found, other = (_stand_in(each, False, 5) for each in (reports, 7.0 * reports))
+    assert np.isnan(found).tolist() == [[False] * 2, [True] * 2, [True] * 2, [False] * 2]
+    assert found.dtype == np.float32 and np.array_equal(found, other, equal_nan=True)
+    assert not np.array_equal(found[[0, 3]], _stand_in(reports, False, 6)[[0, 3]])
+    assert np.isfinite(_stand_in(np.ones(3), True, 5)).all()
+    assert np.isnan(_stand_in(np.array([1.0, np.nan, 1.0]), True, 5)).all()
 
 
 @pytest.mark.slow
@@ -118,13 +209,13 @@ def test_nothing_else_is_published(noise: str) -> None:
     [
         {"randomizer": "discrete-gaussian"},
         {"randomizer": "discrete-laplace"},
-        {"shuffler": "apart"},
+        {"shuffler": "separate"},
     ],
 )
 def test_audit_runs_what_needs_system_entropy(privacy: dict[str, str]) -> None:
     """An audit compares seeded runs, which these configurations refuse to a user."""
     budgets = {"delta": 0.0 if privacy.get("randomizer") == "discrete-laplace" else 1e-5}
-    run, data = {"rounds": 1, "entropy": "system"}, {"records": 5}
+    run, data = {"rounds": 1, "entropy": "system"}, {"records_per_client": 5}
     settings = config(8, run=run, data=data, privacy=privacy, budgets=budgets)
     found = audit_published(settings, Clock(0.0))
     assert found.differences == () and len(found.neighbours) == 1 and found.fields > 200
@@ -133,7 +224,9 @@ def test_audit_runs_what_needs_system_entropy(privacy: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_audit_of_discrete_noise_says_which_games_it_lacks() -> None:
     privacy, run = {"randomizer": "discrete-laplace"}, {"rounds": 1, "entropy": "system"}
-    settings = config(8, run=run, data={"records": 5}, privacy=privacy, budgets={"delta": 0.0})
+    settings = config(
+        8, run=run, data={"records_per_client": 5}, privacy=privacy, budgets={"delta": 0.0}
+    )
     how = AuditSettings(trials=8, reports=2000, seconds=600.0)
     found = audit_configuration("discrete", settings, how, dimension=4)
     assert DISCRETE_LAW in found.notes and OWN_LAW not in found.notes
@@ -143,12 +236,12 @@ def test_audit_of_discrete_noise_says_which_games_it_lacks() -> None:
 def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:
     """Also of a configuration for a Ray cluster, which nobody joins."""
     run = {"rounds": 1, "engine": "ray", "ray_address": "192.0.2.1:6379", "jobs": 1}
-    settings = config(8, run=run, data={"records": 5, "validation": 0.1})
+    settings = config(8, run=run, data={"records_per_client": 5, "validation_fraction": 0.1})
     found = audit_published(settings, Clock(0.0))
     assert found.differences == () and len(found.neighbours) == 1
     assert found.notes == (
         "held-out records decide accuracy and loss: that is not covered",
-        f"the time was up: {len(NEIGHBOURS) - 1} neighbouring data sets were not tried",
+        f"the time was up: {len(NEIGHBOURS) - 1} neighboring data sets were not tried",
     )
     with pytest.raises(FlShuffleError, match="more clients than"):
         audit_published(config(10_000), Clock(600.0))
@@ -176,7 +269,7 @@ def test_a_whole_audit_tests_both_columns() -> None:
     settings = config(12, privacy={"assumed_honest": 8, "release": "sum"})
     how = AuditSettings(trials=50, reports=4000)
     report = audit_configuration("test", settings, how, dimension=4)
-    assert {finding.column for finding in report.findings} == {"local", "proven", "sum"}
+    assert {finding.column for finding in report.findings} == {"local", "shuffled", "sum"}
     assert not report.breaks_proven
     assert any("no order" in note for note in report.notes)
     assert all("order" not in check.game for check in report.checks)
@@ -189,14 +282,15 @@ def test_a_whole_audit_tests_both_columns() -> None:
 def test_sums_alone_are_attacked_where_noise_is_pooled(
     randomizer: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And noise of another law than that of the reports, `factor` times as large, is refuted."""
+    """And noise of another distribution than that of the reports, `factor` times as large, is
+    refuted."""
     monkeypatch.setattr(
         fl_shuffle.auditing.canaries,
         "AggregateNoise",
         lambda noise, scale, step: AggregateNoise(noise, factor * scale, step),
     )
     how = dataclasses.replace(QUICK, trials=200 if factor == 1.0 else 1000)
-    report = audit_configuration("pooled", weighted("pooled", randomizer), how, dimension=60)
+    report = audit_configuration("per-sum", weighted("per-sum", randomizer), how, dimension=60)
     assert NO_REPORTS in report.notes
     assert [check.game for check in report.checks] == [ONE_LAW]
     assert {finding.game for finding in report.findings} == {SUMS, ABSENT_SUMS}

@@ -20,7 +20,7 @@ from fl_shuffle.auditing.findings import (
     Clipping,
     Difference,
     Finding,
-    Point,
+    FindingPoint,
     Published,
 )
 from fl_shuffle.cli import main
@@ -51,7 +51,7 @@ def facts(zero: int, one: int, trials: int, alpha: float) -> confidence.Dichotom
 
 @pytest.mark.parametrize(("p", "q", "n"), [(0.2, 0.7, 6), (0.45, 0.55, 40), (0.05, 0.5, 200)])
 def test_the_batch_bound_approaches_brute_force_from_below(p: float, q: float, n: int) -> None:
-    """The exact law of n shuffled bits: n-1 of chance p and one of chance q, or n of p."""
+    """The exact distribution of n shuffled bits: n-1 of chance p and one of chance q, or n of p."""
     trials, laws = 10**10, ((1.0 - p, p), (1.0 - q, q))
     others = [laws[0]] * (n - 1)
     known = facts(round(p * trials), round(q * trials), trials, 1e-3)
@@ -61,6 +61,40 @@ def test_the_batch_bound_approaches_brute_force_from_below(p: float, q: float, n
         assert found <= exact * (1 + 1e-9)
         if exact > 1e-6:
             assert found >= exact * (1 - 5e-3)
+
+
+@pytest.mark.parametrize("thresholds", [1, 3])
+def test_all_bounds_of_a_measured_law_share_its_error(thresholds: int) -> None:
+    """By Bonferroni over both sides of each threshold, each by the beta distribution."""
+    trials, alpha = 500, 0.06
+    counts = np.array([[5, 40, 100], [100, 250, 350]])[:, :thresholds]
+    found = confidence.Dichotomy.from_counts(counts, trials, alpha)
+    share = alpha / (2 * thresholds)
+    upper = stats.beta.isf(share, counts[0] + 1, trials - counts[0])
+    lower = stats.beta.ppf(share, counts[1], trials - counts[1] + 1)
+    for cumulated, points in ((found.zero, upper), (found.one, lower)):
+        assert np.cumsum(cumulated) == pytest.approx([*points, 1.0], rel=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), min_size=1, max_size=6))
+def test_a_measured_law_is_the_concave_hull_of_its_points(
+    counts: list[tuple[int, int]],
+) -> None:
+    """Its ratios fall, no point lies above it, and its corners are points: a distribution of
+    steeper pieces would know more than was measured."""
+    trials, alpha, columns = 90, 0.05, np.array(counts).T
+    law = confidence.Dichotomy.from_counts(columns, trials, alpha)
+    share = alpha / (2.0 * len(counts))
+    x = confidence.proportions_upper(columns[0], trials, share)
+    y = confidence.proportions_lower(columns[1], trials, share)
+    at, power = (np.concatenate([[0.0], np.cumsum(each)]) for each in (law.zero, law.one))
+    assert (law.zero > 0.0).all() and at[-1] == power[-1] == pytest.approx(1.0)
+    assert (np.diff(law.one / law.zero) <= 1e-9).all()
+    assert (y <= np.interp(x, at, power) + 1e-12).all()
+    points = np.array([*zip(x, y, strict=True), (0.0, 0.0), (1.0, 1.0)])
+    for corner in zip(at, power, strict=True):
+        assert np.abs(points - corner).max(axis=1).min() < 1e-12
 
 
 def test_no_sample_refutes_a_huge_or_infinite_epsilon() -> None:
@@ -199,9 +233,9 @@ def reported(**found: Any) -> AuditReport:
         ({"clipping": Clipping(0.5, 1.01)}, True),
         ({"published": Published(("n",), 9, 9, (Difference("n", "a file", "1", None),))}, True),
         ({"checks": (Check("order", "", 9, 1e-4, 1e-3, ""),)}, True),
-        ({"findings": (Finding("g", "m", 1, 9, (Point(1e-5, 0.9, 1.0),)),)}, False),
-        ({"findings": (Finding("g", "m", 1, 9, (Point(1e-5, 1.1, 1.0),)),)}, True),
-        ({"findings": (Finding("g", "m", 1, 9, (Point(1e-5, 0.9, 1.0, 0.5),)),)}, False),
+        ({"findings": (Finding("g", "m", 1, 9, (FindingPoint(1e-5, 0.9, 1.0),)),)}, False),
+        ({"findings": (Finding("g", "m", 1, 9, (FindingPoint(1e-5, 1.1, 1.0),)),)}, True),
+        ({"findings": (Finding("g", "m", 1, 9, (FindingPoint(1e-5, 0.9, 1.0, 0.5),)),)}, False),
     ],
 )
 def test_an_audit_breaks_a_claim_for_each_reason_by_itself(

@@ -101,7 +101,7 @@ def test_own_code_that_a_trial_refuses_is_one_line(
         (f"data.features={OWN}:Own",),
         (f"data.features={OWN}:FittedAndSaysSo",),
         (f"privacy.randomizer={OWN}:too_quiet", DELTA0),
-        ("server.analyzer=fl_shuffle.aggregation.robust:coordinate_median",),
+        ("server.analyzer=fl_shuffle.federation.robust:coordinate_median",),
     ],
 )
 def test_own_code_that_is_as_it_should_be_runs(settings: tuple[str, ...], play: Play) -> None:
@@ -153,7 +153,7 @@ class Finder(MetaPathFinder):
         if {names!r} & {{name, name.partition(".")[0]}}:
             {act}
 
-from fl_shuffle.starting import main
+from fl_shuffle._internal.starting import main
 sys.meta_path.insert(0, Finder())
 sys.exit(main())
 """
@@ -211,7 +211,7 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
     warnings = str(summary(tmp_path / "run")["warnings"])
     assert all(f"setting without effect: budgets.{name} = " in warnings for name in ("low", "high"))
     assert idle_settings(Config()) == ()
-    own = parse_config({"app": {"server": "my.own:app"}, "data": {"alpha": 3.0}})
+    own = parse_config({"app": {"server": "my.own:app"}, "data": {"dirichlet_alpha": 3.0}})
     assert without_effect(own) == {}  # which may read anything
 
 
@@ -265,7 +265,20 @@ def test_what_is_mistyped_or_said_twice_is_named(
 def test_last_releases_names_are_translated_and_said() -> None:
     for old, new in (
         ("compare --epsilon0 1", "bound --epsilon0 1 --all"),
+        ("compare --epsilon0 1 --clients 9", "bound --epsilon0 1 --clients 9 --all"),
         ("export RUN", "ledger RUN --out RUN/export"),
+        ("export RUN --format json", "ledger RUN --format json --out RUN/export"),
+        ("export RUN OTHER", "ledger RUN OTHER --out RUN/export"),
+        ("export RUN --out=here", "ledger RUN --out=here"),
+        ("simulate --tensorboard --quiet", "simulate --track tensorboard --quiet"),
+        ("bound --epsilon0 1 --why", "bound --epsilon0 1 --explain"),
+        ("bound --method proven", "bound --method vector"),
+        ("bound --method=blanket,proven", "bound --method=blanket,vector"),
+        ("ledger RUN --recount", "ledger RUN --recompute"),
+        ("certify RUN --short", "certify RUN --proof convex-order"),
+        ("certify RUN --column proven", "certify RUN --column shuffled"),
+        ("shuffler init D --passes P", "shuffler init D --credentials P"),
+        ("shuffler init D --largest-report=9", "shuffler init D --max-report-bytes=9"),
     ):
         assert renamed(old.split()) == (new.split(), f"note: this is now fl-shuffle {new}")
         assert renamed(new.split()) == (new.split(), "")
@@ -316,3 +329,19 @@ def test_odd_files_and_folders_are_one_line(
     assert code_of(arguments) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not Path("run").exists()
+
+
+WITHOUT_LOCKS = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+from fl_shuffle.cli import main
+sys.exit(main(["simulate", "quickstart", "--quiet", "--rounds", "1"]))
+"""
+
+
+def test_system_without_file_locks_is_one_line_that_names_wsl(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_LOCKS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    (line,) = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and "on Windows, run it in WSL" in line
+    assert not list(tmp_path.iterdir())

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fl_shuffle import private_cache
+from fl_shuffle._internal import private_cache
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.data import Records, task
 from fl_shuffle.data.features import maps
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap, build_features
 from fl_shuffle.data.features.strokes import draw_strokes
+from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.errors import DataError, InvalidValueError, RunError
 
 
@@ -42,6 +43,10 @@ def test_shape_bound_and_determinism(strokes, kind, options, dimension):
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
     assert norms.min() > 0 and norms.max() <= (1 + 1e-5 if kind == "hog" else 28.0)
     assert np.array_equal(vectors, again.transform(strokes))
+    if kind == "hog":
+        # Where there is nothing to describe there is no direction either.
+        assert norms.min() > 1 - 1e-5
+        assert not features.transform(np.zeros_like(strokes[:3])).any()
 
 
 def test_pca_against_singular_value_decomposition(strokes):
@@ -65,7 +70,7 @@ def test_pca_needs_fit_and_two_images_of_one_shape_and_type(strokes):
 
 
 def test_hog_record_by_record(strokes):
-    """One image's vector does not depend on its neighbours in the batch: the map is per record."""
+    """One image's vector does not depend on its neighbors in the batch: the map is per record."""
     features = build_features("hog", components=40)
     together = features.transform(strokes)
     alone = np.concatenate([features.transform(strokes[i : i + 1]) for i in range(8)])
@@ -105,7 +110,12 @@ def above(_section: object) -> Records:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_private_pixel_ends_a_run_whoever_is_held_out(seed: int) -> None:
     """Held-out records are private: one in two of these draws has that image among them."""
-    data = {"source": f"{__name__}:above", "clients": 4, "features": "raw", "validation": 0.5}
+    data = {
+        "source": f"{__name__}:above",
+        "clients": 4,
+        "features": "raw",
+        "validation_fraction": 0.5,
+    }
     found = task.load_task(parse_config({"data": {**data, "seed": seed}}))
     assert float(found.inputs.max()) <= 1.0 and float(found.test_inputs.max()) <= 1.0
 
@@ -121,7 +131,7 @@ Map = tuple[str, dict]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(private_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
-    task.forget_data()
+    run_cache.forget()
     return tmp_path / "cache" / "features"
 
 
@@ -187,7 +197,7 @@ def test_a_task_reads_them_and_keeps_none_of_a_users_own_source(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     def load(source: str) -> task.Task:
-        data = {"source": source, "clients": 4, "records": 3, "features": "hog"}
+        data = {"source": source, "clients": 4, "records_per_client": 3, "features": "hog"}
         config = parse_config({"data": {**data, "feature_options": {"cells": [2]}}})
         return task.load_task(config, said.append)
 
@@ -198,10 +208,33 @@ def test_a_task_reads_them_and_keeps_none_of_a_users_own_source(
     words = ["reading digits", "features hog of 12 records"]
     first = load("digits")
     assert said == words and len(list(folder.iterdir())) == 2
-    task.forget_data()
+    run_cache.forget()
     monkeypatch.setattr(maps.OrientedGradients, "transform", never)
     again = load("digits")
     assert said == words * 2
     assert first.inputs.equal(again.inputs) and first.test_inputs.equal(again.test_inputs)
     load("digits")
     assert said == words * 2  # this process has them
+
+
+def test_progress_says_what_is_done_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = [100.0], list[str]()
+    monkeypatch.setattr(task.time, "monotonic", lambda: clock[0])
+    progress = task._progress_line("hog", lines.append)
+    for seconds, done in ((1.0, 100), (2.5, 250), (3.0, 300), (5.0, 500), (10.0, 1000)):
+        clock[0] = 100.0 + seconds
+        progress(done, 1000)
+    assert lines == [
+        "features hog: 250 of 1,000 records, about 8 s left",
+        "features hog: 500 of 1,000 records, about 5 s left",
+    ]
+
+
+def test_features_count_every_image() -> None:
+    features, told = maps.OrientedGradients(image_side=8), list[tuple[int, int]]()
+    images = np.random.default_rng(0).integers(0, 17, (450, 8, 8), dtype=np.uint8)
+    plain = features.transform(images)
+    features.progress = lambda done, total: told.append((done, total))
+    assert np.array_equal(features.transform(images), plain)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert len(told) == 3 and told[-1] == (450, 450)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import fl_shuffle as fs
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
+from fl_shuffle.data.evaluation import evaluator
 from fl_shuffle.data.models import build_loss, squared_error
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
@@ -338,7 +340,7 @@ def test_model_with_tied_weights_is_saved_and_read(tmp_path: Path) -> None:
     result = fs.simulate(of_tokens("tied"), out=tmp_path / "run")
     state = result.model.state_dict()
     assert torch.equal(state["last.weight"], state["embedding.weight"])
-    assert result.summary["rounds"] == 3 and list(result.metrics["n_reports"]) == [12] * 3
+    assert result.summary["rounds"] == 3 and list(result.metrics["num_reports"]) == [12] * 3
 
 
 def test_model_that_cannot_be_saved_is_refused_first(tmp_path: Path) -> None:
@@ -358,3 +360,51 @@ def test_whole_numbers_stay_whole_for_a_model_that_takes_no_others(tmp_path: Pat
         tables = of_tokens("whole")
         tables["data"] |= {"source": "digits", "features": "raw"}
         fs.simulate(tables, out=tmp_path / "digits")
+
+
+class Restless(nn.Linear):
+    """Computes something else while it trains, as layers that draw do."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return -super().forward(inputs) if self.training else super().forward(inputs)
+
+
+def test_a_model_is_measured_at_rest_whatever_it_was_doing() -> None:
+    torch.manual_seed(0)
+    model = Restless(3, 2)
+    parameters = nn.utils.parameters_to_vector(model.parameters()).detach()
+    inputs = torch.randn(50, 3)
+    labels = nn.Linear.forward(model, inputs).argmax(dim=1)
+    task: Any = SimpleNamespace(
+        test_inputs=inputs, test_labels=labels, regression=False, loss=None, classes=2
+    )
+    measure = evaluator(model, task, Config().model)
+    for number in (1, 2):
+        model.train()
+        assert measure(number, parameters)["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_fingerprint_is_of_every_number_and_label(owned: bool) -> None:
+    """Whatever changes places, of training or of test records, another one comes out; and
+    the same of the same bytes."""
+    parts = {
+        "train_images": np.arange(12.0, dtype=np.float32).reshape(6, 2),
+        "train_labels": np.array([0, 1, 2, 0, 1, 2]),
+        "test_images": np.arange(6.0, dtype=np.float32).reshape(3, 2),
+        "test_labels": np.array([0, 1, 2]),
+    }
+    if owned:
+        parts["train_clients"] = np.array(["a", "b", "a", "b", "c", "a"])
+
+    def fingerprint(classes: int = 3, **changed: Any) -> str:
+        return Records(**{**parts, **changed}, classes=classes).fingerprint()
+
+    found = [fingerprint(), fingerprint(classes=4)]
+    for name, values in parts.items():
+        for first, second in ((0, 1), (-1, -2)):
+            changed = values.copy()
+            changed[[first, second]] = changed[[second, first]]
+            found.append(fingerprint(**{name: changed}))
+            assert fingerprint(**{name: values.copy()}) == found[0]
+    assert len(set(found)) == len(found)

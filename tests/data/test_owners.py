@@ -51,7 +51,7 @@ def read(root: Path) -> Records:
     if not (root / "train.npz").exists():
         options["client"] = "ward"
     return load_records(DataSection(source="files", root=str(root), source_options=options,
-                                    validation=0.1))  # fmt: skip
+                                    validation_fraction=0.1))  # fmt: skip
 
 
 @pytest.mark.parametrize("write", [as_csv, as_parquet, as_npz])
@@ -140,7 +140,7 @@ def test_ledger_finds_a_client_by_its_name(tmp_path: Path) -> None:
     order = np.repeat([5, 3, 12, 7], 10)
     as_npz(tmp_path, [int(k) for k in order])
     data = {"source": "files", "root": str(tmp_path), "clients": 4, "partition": "natural"}
-    options = {"source_options": {"classes": 2}, "validation": 0.1}
+    options = {"source_options": {"classes": 2}, "validation_fraction": 0.1}
     budgets = {"distribution": "file", "file": str(tmp_path / "budgets.csv")}
     lines = "west,1,0\nnorth,1,0\nsouth,1,0\neast,1,0\n"
     (tmp_path / "budgets.csv").write_text("client_id,epsilon,delta\n" + lines)

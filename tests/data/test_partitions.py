@@ -40,7 +40,7 @@ def top_shares(parts: Partition, labels: NDArray[Any]) -> NDArray[np.float64]:
 def test_partitions_are_disjoint_repeatable_and_skewed(
     partition: str, fewest: int, most: int
 ) -> None:
-    wanted: dict[str, Any] = {"partition": partition, "alpha": 0.05}
+    wanted: dict[str, Any] = {"partition": partition, "dirichlet_alpha": 0.05}
     parts = cut(**wanted)
     if partition not in ("dirichlet-by-class", "classes"):
         assert parts.sizes.tolist() == [50] * 20
@@ -59,7 +59,9 @@ def test_dirichlet_has_no_trend_by_client_number(partition: str) -> None:
     difference is within five standard errors of 0."""
     differences = []
     for seed in range(40):
-        shares = top_shares(cut(MANY, 100, partition=partition, alpha=0.1, seed=seed), MANY)
+        shares = top_shares(
+            cut(MANY, 100, partition=partition, dirichlet_alpha=0.1, seed=seed), MANY
+        )
         differences.append(shares[:20].mean() - shares[-20:].mean())
     error = np.std(differences) / np.sqrt(len(differences))
     assert abs(np.mean(differences)) < 5 * error < 0.05
@@ -69,7 +71,9 @@ def test_dirichlet_has_no_trend_by_client_number(partition: str) -> None:
 def test_dirichlet_is_the_more_skewed_the_smaller_alpha(partition: str) -> None:
     def skew(alpha: float) -> float:
         seeds = range(5)
-        cuts = [cut(MANY, 60, partition=partition, alpha=alpha, seed=seed) for seed in seeds]
+        cuts = [
+            cut(MANY, 60, partition=partition, dirichlet_alpha=alpha, seed=seed) for seed in seeds
+        ]
         return float(np.mean([top_shares(parts, MANY).mean() for parts in cuts]))
 
     found = [skew(alpha) for alpha in (100.0, 1.0, 0.1, 1e-3, 1e-8, 1e-300)]
@@ -84,7 +88,11 @@ def test_dirichlet_shares_have_the_right_moments() -> None:
     With 4,000 clients of 50 of plenty of records its estimate is within five standard errors."""
     labels = np.repeat([0, 1], 1_000_000)
     parts = make_partition(
-        DataSection(clients=4000, records=50, partition="dirichlet", alpha=0.5), labels, 2
+        DataSection(
+            clients=4000, records_per_client=50, partition="dirichlet", dirichlet_alpha=0.5
+        ),
+        labels,
+        2,
     )
     ones = labels[parts.order].reshape(4000, 50).mean(axis=1)
     # Of binomial draws: the variance of the share, and that of drawing.
@@ -96,7 +104,7 @@ def test_dirichlet_shares_have_the_right_moments() -> None:
 
 
 def test_by_class_leaves_no_client_without_a_record() -> None:
-    parts = cut(clients=300, partition="dirichlet-by-class", alpha=0.01)
+    parts = cut(clients=300, partition="dirichlet-by-class", dirichlet_alpha=0.01)
     assert parts.sizes.min() == 1 and parts.sizes.max() > 10
     assert np.array_equal(np.sort(parts.order), np.arange(1000))
 
@@ -129,7 +137,7 @@ def test_sizes_by_dirichlet(partition: str) -> None:
 
 def test_what_the_partition_decides_is_no_setting() -> None:
     for partition in ("dirichlet-by-class", "classes", "natural"):
-        for more in ({"records": 5}, {"sizes": "unequal"}):
+        for more in ({"records_per_client": 5}, {"sizes": "unequal"}):
             with pytest.raises(FlShuffleError, match="changes nothing with data.partition"):
                 parse_config({"data": {"partition": partition, **more}})
     for partition in ("dirichlet-by-class", "classes"):

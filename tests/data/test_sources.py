@@ -22,10 +22,12 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.partitions import make_partition
+from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.data.sources import held_out, huggingface, image_sets, load_records
 from fl_shuffle.data.sources.image_sets import import_torchvision_datasets
 from fl_shuffle.data.sources.options import Target
-from fl_shuffle.data.task import forget_data, load_task
+from fl_shuffle.data.sources.tables import quoted_cells
+from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import DataError, FlShuffleError
 
 DRAW = np.random.Generator(np.random.Philox(7))
@@ -258,9 +260,9 @@ def test_labels_that_count_from_one_are_told_where_noise_is_seeded(
     path, classes = tmp_path / "own.npz", max(labels)
     np.savez(path, x=np.ones((80, 3), np.float32), y=np.array(labels))
     data = {"source": "files", "root": str(path), "clients": 10, "features": "none"}
-    data |= {"source_options": {"classes": classes}, "validation": 0.1}
+    data |= {"source_options": {"classes": classes}, "validation_fraction": 0.1}
     told = rf"labels are not in 0 \.\. {classes - 1}, as {classes}"
-    forget_data()
+    run_cache.forget()
     with pytest.raises(DataError, match=told) if refused else nullcontext():
         load_task(parse_config({"run": {"entropy": entropy}, "data": data}))
 
@@ -295,6 +297,35 @@ def test_tables(tmp_path: Path, suffix: str) -> None:
     ]
     assert records.train_labels.tolist() == [0, 1, -1]  # a cow counts as zero
     assert records.train_clients is not None and records.train_clients.tolist() == ["b", "a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_blanks_around_cells_do_not_count(tmp_path: Path, suffix: str) -> None:
+    """Of numbers, categories and classes."""
+    padded = [{**row, "sex": f" {row['sex']} ", "kind": f"{row['kind']} "} for row in ROWS]
+    if suffix == ".csv":
+        padded = [{**row, "age": f"  {row['age']} "} for row in padded]
+    table(tmp_path / f"train{suffix}", padded)
+    table(tmp_path / f"test{suffix}", ROWS[:2])
+    records = from_files(tmp_path, OPTIONS)
+    assert records.train_images[:, 1:].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    assert records.train_images[:, 0].tolist() == pytest.approx([0.2, 1.0, 0.5])
+    assert records.train_labels.tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("line", "cells"),
+    [
+        ('a,b', ["a", "b"]), ('"a","b"', ["a", "b"]), ('a,"b, c"', ["a", "b, c"]),
+        ('"x ""y""",z', ['x "y"', "z"]), ('z,"x ""y"""', ["z", 'x "y"']), ("a,", ["a", ""]),
+        ('"a"', ["a"]), (",,", ["", "", ""]), ('a,""', ["a", ""]),
+    ],
+)  # fmt: skip
+def test_quotes_are_taken_off_every_cell(line: str, cells: list[str]) -> None:
+    """The first one, the last one, and the only one; whatever separates them."""
+    for separator in (",", ";", "\t"):
+        if separator == "," or not any("," in cell for cell in cells):
+            assert quoted_cells(line.replace(",", separator), separator) == cells
 
 
 HEADER = b"ward,age,sex,kind"
@@ -488,7 +519,7 @@ def tables_held_out(folder: Path, *cells: str, **options: Any) -> dict[str, Any]
     (folder / "train.csv").write_text("age;height;kind\n" + "".join(f"{c}\n" for c in cells))
     told = {"label": "kind", "classes": 2, "separator": ";", **options}
     data = {
-        "source": "files", "root": str(folder), "validation": 0.2, "clients": 4,
+        "source": "files", "root": str(folder), "validation_fraction": 0.2, "clients": 4,
         "partition": "iid", "features": "none", "source_options": told,
     }  # fmt: skip
     run = {"entropy": "system", "rounds": 1, "out": str(folder / "runs")}
@@ -598,11 +629,11 @@ NATURAL = {"source": "gapminder", "partition": "natural"}
     [
         ({"source": "digits", "partition": "natural"}, "does not say whose"),
         ({**NATURAL, "clients": 500}, "data.clients = 114"),
-        ({**NATURAL, "records": 3}, "changes nothing"),
+        ({**NATURAL, "records_per_client": 3}, "changes nothing"),
         ({**NATURAL, "sizes": "unequal"}, "changes nothing"),
         ({"source": "gapminder", "partition": "shards"}, "iid, ordered or natural"),
         ({"clients": 1501}, "more clients than the 1438"),
-        ({"clients": 100, "records": 15}, "needs 1500"),
+        ({"clients": 100, "records_per_client": 15}, "needs 1500"),
         ({"clients": 1000, "partition": "shards"}, "shards_per_client"),
         ({"partition": "classes", "classes_per_client": 11}, "have 10 classes; lower it"),
         ({"clients": 1000, "partition": "classes"}, "clients would share a class of"),
@@ -634,13 +665,13 @@ def none(section: DataSection) -> int:
 
 def test_a_users_own_source_and_what_is_held_out_of_it() -> None:
     """Every natural client is left a record."""
-    kept = load_records(section(f"{__name__}:own", partition="natural", validation=0.3))
+    kept = load_records(section(f"{__name__}:own", partition="natural", validation_fraction=0.3))
     assert kept.train_clients is not None and kept.classes == 2
     assert np.bincount(kept.train_clients).tolist() == [1, 1, 2, 7, 28]
     both = np.concatenate([kept.train_images, kept.test_images])[:, 0]
     assert sorted(both.tolist()) == list(range(56))
     for name, told in (
-        ("own", "data.validation = 0.1"),
+        ("own", "data.validation_fraction = 0.1"),
         ("none", "returned int"),
         ("ragged", "56 images and"),
     ):

@@ -1,13 +1,14 @@
 """Every code block of the documents runs as a reader would run it, from top to bottom; what is made
 is up to date; the site builds; the notebook runs.
 
-Python blocks of a page share one namespace, and all its blocks one working directory. A block whose
-first line is `# file: name` is that file. Lines that start with `fl-shuffle` are run through the
-command line; the word RUN stands for the newest run below `runs`. A comment above a block says what
-is different about it:
+Python blocks of a page share one namespace, and all its blocks one directory. A block below the
+comment `<!-- file: NAME -->` is saved as that file, and not run. Lines that start with `fl-shuffle`
+are run through the command line; the word RUN stands for the newest run below `runs`. Another
+comment above a block says what is different about it:
 
     <!-- smaller: --rounds 1 -->     these options are added, so that the tests stay quick
     <!-- not run: reason -->         why the block cannot be run here
+    <!-- needs: pandas -->           run where this package is installed; it is no dependency
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +35,8 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").glob("*.md")]
 )
 BLOCK = re.compile(
-    r"(?:<!-- (?P<kind>smaller|not run): (?P<note>.*?) -->\n)?"
+    r"(?:<!-- (?P<kind>smaller|not run|needs): (?P<note>.*?) -->\n)?"
+    r"(?:<!-- file: (?P<file>\S+) -->\n)?"
     r"^```(?P<language>\w+|\{[\w-]+\})\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -41,7 +45,7 @@ RUN = ("python", "sh", "toml", "csv")
 SHOWN = ("text", "ini", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}",
          "{all-commands}", "{all-settings}")  # fmt: skip
 """Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
-QUICK = ("bounds", "ledger")
+QUICK = ("bounds", "estimation")
 """Pages whose blocks train no federations of their own."""
 SMALL = {"run.rounds": 3, "data.clients": 20, "budgets.low": 0.2, "budgets.high": 0.4}
 """The run that a page's RUN stands for."""
@@ -53,16 +57,15 @@ class Block(NamedTuple):
     language: str
     body: str
     smaller: list[str]
+    file: str
 
 
 def play(block: Block, names: dict[str, Any]) -> None:
     """Run it in the working directory; what fails raises."""
-    if named := re.match(r"# file: (\S+)\n", block.body):
-        file = Path(named[1] + (".py" if block.language == "python" else ""))
+    if block.file:
+        file = Path(block.file)
         file.parent.mkdir(exist_ok=True)
-        # The first line of a CSV file is its header: the name was for the reader.
-        body = block.body.partition("\n")[2] if file.suffix == ".csv" else block.body
-        file.write_text(body, encoding="utf-8")
+        file.write_text(block.body, encoding="utf-8")
     elif block.language == "python":
         exec(compile(block.body, "<block>", "exec"), names)
     else:
@@ -87,12 +90,25 @@ def newest_run(_: object) -> str:
 
 def blocks(text: str) -> list[Block]:
     return [
-        Block(found["language"], found["body"], shlex.split(found["note"] or ""))
+        Block(
+            found["language"],
+            found["body"],
+            shlex.split(found["note"]) if found["kind"] == "smaller" else [],
+            found["file"] or "",
+        )
         for found in BLOCK.finditer(text)
-        if found["language"] in RUN and found["kind"] != "not run"
+        if found["language"] in RUN and can_run(found["kind"], found["note"])
     ]
 
 
+def can_run(kind: str | None, note: str) -> bool:
+    return kind != "not run" and (kind != "needs" or find_spec(note) is not None)
+
+
+MOVED = tomllib.loads((ROOT / "docs" / "redirects.toml").read_text(encoding="utf-8"))
+NAMED = re.compile(r"(?<![\w/])docs/([\w./-]*\w)(?:#([\w-]+))?")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+READ = (".py", ".md", ".toml", ".yml", ".cff", ".in", ".j2", ".html", "")
 WITH_CODE = {page: found for page in PAGES if (found := blocks(page.read_text(encoding="utf-8")))}
 
 
@@ -105,6 +121,61 @@ def test_every_block_says_what_it_is() -> None:
             assert opening[3:] in (*RUN, *SHOWN), f"{page}, {opening}: say what language it is"
         assert len(BLOCK.findall(text)) == len(fences) // 2, page
     assert len(WITH_CODE) > 3
+
+
+def sections_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_addresses_of_older_releases_lead_to_pages() -> None:
+    """None of the old files is left, and each new one has the section that is named."""
+    docs = ROOT / "docs"
+    for old, new in (MOVED["pages"] | MOVED["anchors"]).items():
+        assert not (docs / f"{old}.md").exists(), old
+        name, _, section = new.partition("#")
+        (page,) = docs.glob(f"{name}.*")
+        assert not section or section in sections_of(page), new
+    assert all(place.partition("#")[0] in MOVED["pages"] for place in MOVED["anchors"])
+
+
+def test_every_document_that_the_code_names_exists() -> None:
+    """Error texts, docstrings, comments, and configurations name documents by their path."""
+    tops = ("fl_shuffle", "clients", "server", "configs", "tests", "benchmarks", "scripts")
+    files = [*ROOT.glob("*.*"), *(ROOT / ".github").rglob("*.yml"), ROOT / "docs" / "conf.py"]
+    files += [path for top in tops for path in (ROOT / top).rglob("*")]
+    named = {
+        (found[1], found[2], path)
+        for path in files
+        if path.suffix in READ and path.is_file() and path.name != "CHANGELOG.md"
+        for found in NAMED.finditer(path.read_text(encoding="utf-8"))
+        if "." in found[1]
+    }
+    assert len(named) > 40
+    lost = [
+        f"{path.relative_to(ROOT)}: docs/{name}#{section}".rstrip("#")
+        for name, section, path in named
+        if not leads_somewhere(ROOT / "docs" / name, section)
+    ]
+    assert not lost, "\n".join(lost)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    lost = [
+        f"{page.relative_to(ROOT)}: {target}#{section}".rstrip("#")
+        for page in PAGES
+        for target, section in LINK.findall(page.read_text(encoding="utf-8"))
+        if not leads_somewhere(page.parent / target if target else page, section)
+    ]
+    assert not lost, "\n".join(lost)
+
+
+def leads_somewhere(document: Path, section: str | None) -> bool:
+    if not section or document.suffix != ".md":
+        return document.exists()
+    return document.is_file() and section in sections_of(document)
 
 
 def slow_or_quick(page: Path) -> Any:
@@ -139,6 +210,7 @@ def test_what_is_made_is_what_would_be_made() -> None:
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="the site needs [docs]")
+    pytest.importorskip("sphinxcontrib.mermaid", reason="the site needs [docs]")
     command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(tmp_path / "trees")]
     command += [str(ROOT / "docs"), str(tmp_path / "site")]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
@@ -147,10 +219,17 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
         ("reference/commands", "--solve-for"),
         ("index", "What to expect", "mnist_clients"),
         ("reference/python", "fl_shuffle.simulate"),
-        ("tutorial", "epsilon", "proven"),
+        ("tutorials/privacy-utility", "epsilon", "proven"),
+        ("concepts/architecture", 'class="mermaid"'),
     ):
         text = (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8")
         assert all(word in text for word in words), page
+    for old, new in MOVED["pages"].items():
+        assert f"{new}.html" in (tmp_path / "site" / f"{old}.html").read_text(encoding="utf-8")
+    for new in MOVED["anchors"].values():
+        page, _, anchor = new.partition("#")
+        text = (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8")
+        assert not anchor or f'id="{anchor}"' in text, new
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Means and frequencies: exact local privacy, laws, unbiasedness, coverage, the published forms."""
+"""Means and frequencies: exact local privacy, distributions, unbiasedness, coverage, the published
+forms."""
 
 from __future__ import annotations
 
@@ -85,6 +86,19 @@ def estimate(
         return estimate_frequency(reports, budgets, KRR, estimator=estimator)
     reports = bounded(kind).randomize(numbers, budgets, rng)
     return estimate_mean(reports, budgets, bounded(kind), estimator=estimator)
+
+
+def test_an_error_is_one_that_some_users_values_have() -> None:
+    """All reports name one category: far more than its users can be, and fewer than chance of every
+    other one. Errors are then those of all users in it, and of none."""
+    budgets = np.array([0.3, 1.0, 3.0] * 20)
+    p, q = KRR.probabilities(budgets)
+    found = estimate_frequency(np.zeros(60, dtype=np.int64), budgets, KRR)
+    assert found.value[0] > 1.0 and (found.value[1:] < 0.0).all()
+    everybody, nobody = (
+        math.sqrt((chance * (1 - chance) / (p - q) ** 2).sum()) / 60 for chance in (p, q)
+    )
+    assert found.error == pytest.approx([everybody] + [nobody] * (K - 1), rel=1e-12)
 
 
 KINDS = [(kind, estimator) for kind in ("krr", "laplace") for estimator in ESTIMATORS]

@@ -13,7 +13,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.models import build_model, flatten_parameters
 from fl_shuffle.data.task import Task
-from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers.calibration import make_plan
 from tests.gradients.gradient_modules import Small
 
 SIZES = [4, 30, 1, 9]

@@ -1,12 +1,12 @@
 """Rounds of sums: those that simulated nodes on Ray make of their clients' reports, and those of
-pooled noise, which have the law of rounds of reports. They are for nobody who wants reports, and
-never for a deployment."""
+pooled noise, which have the distribution of rounds of reports. They are for nobody who wants
+reports, and never for a deployment."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,12 +16,16 @@ from flwr.clientapp import ClientApp
 
 from clients.app import app as client_app
 from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.federation.parts import AggregateFederation, Federation
+from fl_shuffle.flower import aggregate_client
 from fl_shuffle.flower.messages import TrainRequest, array_record, read_answer, reply_with
-from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.private_api import adopt_task_identity
+from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 from fl_shuffle.gradients import clipper
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.gradients.sum_of_means import SumOfMeans
+from fl_shuffle.randomizers.seeds import SeedTree
 from fl_shuffle.shuffler.local import OUT_OF_RANGE, LocalShuffler
 from server.app import app as server_app
 from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
@@ -30,6 +34,25 @@ from tests.one_node import OneNode
 from tests.small_federation import Launch
 
 EVERYBODY = np.arange(len(SIZES))
+
+
+def test_sum_that_is_kept_is_that_of_the_same_clients() -> None:
+    """Blocks that begin, or end, with the same client are others; what is kept is made once."""
+    made = list[tuple[int, ...]]()
+
+    def prepare(clients: np.ndarray) -> Any:
+        made.append(tuple(clients.tolist()))
+        return lambda parameters, tally: torch.tensor(float(np.sum(2.0**clients)))
+
+    sums = SumOfMeans(
+        cast(Any, None), np.ones(8), 2.0**-20, blocks=lambda each: each, prepare=prepare
+    )
+    blocks = [[0, 1, 2], [0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [3], [0, 1], [0, 1, 2, 3, 4, 5]]
+    for _ in range(2):
+        for clients in blocks:
+            total = sums(torch.zeros(1), np.array(clients), 1)
+            assert float(total) == sum(2**client for client in clients)
+    assert len(made) == len(blocks) + 1
 
 
 @pytest.mark.parametrize(("model", "held"), [("linear", 1 << 20), ("mlp", 1), ("own", 1 << 20)])
@@ -65,8 +88,8 @@ def test_a_report_that_is_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     adopt_task_identity(1)
     model = array_record({"p": np.zeros(3, np.float32)}, shared=True)
-    shuffler = LocalShuffler(3, np.full(12, 1.5), SeedTree(1), min_reports=4, keep=False)
-    batch = shuffler.open(1, np.ones(12, dtype=bool))
+    shuffler = LocalShuffler(3, np.full(20, 1.5), SeedTree(1), min_reports=4, keep=False)
+    batch = shuffler.open(1, np.ones(20, dtype=bool))
     both, one = np.array([True, True]), np.array([True, False])
     answers: list[dict[str, np.ndarray]] = [
         {"total": np.array([3.0, -3.0, 0.0]), "valid": both},
@@ -75,6 +98,10 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
         {"total": np.zeros(4), "valid": both},
         {"reports": np.ones((2, 3), np.float32)},
         {"total": np.array([np.inf, -np.inf, 1e308]), "valid": both},
+        {"total": np.zeros(3), "valid": np.array(True)},
+        {"total": np.zeros(3), "valid": np.ones(3, dtype=bool)},
+        {"total": np.zeros(3), "valid": np.ones(2)},
+        {"total": np.zeros(3, np.float32), "valid": both},
     ]
     for position, answer in enumerate(answers):
         request = TrainRequest(1, 2 * position + np.arange(2), summed=True)
@@ -85,17 +112,17 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
         # Nor is one that nobody asked for.
         if "total" in answer:
             assert read_answer(reply, TrainRequest(1, request.clients), 3, Counter()) is None
-    assert batch.close().tolist() == [True, True, *[False] * 6, True, True, False, False]
+    assert batch.close().tolist() == [True, True, *[False] * 6, True, True, *[False] * 10]
     released = batch.release()
     assert released.count == 4 and released.total is not None
     assert released.total.tolist() == [5.0, -1.0, 2.0]
-    assert batch.reasons == Counter({OUT_OF_RANGE: 6, "wrong shape": 2})
+    assert batch.reasons == Counter({OUT_OF_RANGE: 6, "wrong shape": 10})
 
 
 COMPILED: list[tuple[str, dict[str, Any]]] = [
     ("gaussian", {}),
     ("gaussian", {"clip": "average"}),
-    ("laplace", {"unit": "client", "client_clip": 0.05}),
+    ("laplace", {"unit": "client", "client_clip_norm": 0.05}),
     ("gaussian", {"personalization": "clipping"}),
 ]
 
@@ -105,9 +132,9 @@ COMPILED: list[tuple[str, dict[str, Any]]] = [
     [
         # Slow: whichever comes first compiles their loops.
         *(pytest.param("linear, compiled", *row, marks=pytest.mark.slow) for row in COMPILED),
-        ("linear", "gaussian", {"client_clip": 0.05}),
+        ("linear", "gaussian", {"client_clip_norm": 0.05}),
         ("mlp", "laplace", {}),
-        ("own", "gaussian", {"unit": "client", "client_clip": 0.05}),
+        ("own", "gaussian", {"unit": "client", "client_clip_norm": 0.05}),
     ],
 )
 def test_pooled_sums_without_noise_are_those_of_clipped_means(
@@ -119,39 +146,39 @@ def test_pooled_sums_without_noise_are_those_of_clipped_means(
     tables = configured(model=model.partition(",")[0], randomizer=noise, **privacy).to_dict()
     tables["budgets"] = {"distribution": "uniform", "low": 0.5, "high": 3.0, "seed": 1}
     tables["server"]["weights"] = "inverse-variance"
-    means = []
-    for run in ("per-report", "pooled"):
-        tables["run"]["noise"] = run
-        config = parse_config(tables)
-        task = task_of(config, {0: math.nan, 5: math.inf, 34: 3e38})
-        means.append(OneNode(config, task).means(EVERYBODY, parameters_of(config)).numpy())
-    weighted = task.plan.weight @ means[0].astype(np.float64)
+    config = parse_config(tables)
+    parameters = parameters_of(config)
+    task = task_of(config, {0: math.nan, 5: math.inf, 34: 3e38})
+    means = OneNode(config, task).means(EVERYBODY, parameters).numpy()
+    total = AggregateFederation(config, task).sum_of_means(parameters, EVERYBODY, 1).numpy()
+    weighted = task.plan.weight @ means.astype(np.float64)
     reach = float(np.sum(task.plan.weight * task.plan.radius))
-    assert np.abs(means[1] - weighted).max() <= 1e-6 * reach
-    assert np.abs(means[1]).max() > 1e-3 * reach
+    assert np.abs(total - weighted).max() <= 1e-6 * reach
+    assert np.abs(total).max() > 1e-3 * reach
 
 
-reporting = ClientApp()
+refusing = ClientApp()
 
 
-@reporting.train()
-def report(message: Message, context: Context) -> Message:
-    """A user's own client, which sends reports."""
-    clients = TrainRequest.of(message).clients
-    return reply_with(message, reports=np.zeros((len(clients), 650), np.float32))
+@refusing.train()
+def refuse(message: Message, context: Context) -> Message:
+    """A user's own client, of which no report comes."""
+    raise ConfigError("of the client's own making")
 
 
-def test_a_client_app_that_sends_reports_is_refused(
+def test_errors_of_a_users_own_client_are_reports_that_are_missing(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch("own", "run.noise=pooled", f"app.client={__name__}:reporting") != 0
-    assert "the client app sends reports" in capsys.readouterr().err
+    """Whatever class it borrows: only the framework's own app may end a run."""
+    assert launch("own", f"app.client={__name__}:refusing") != 0
+    assert "0 usable reports arrived" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("node_config", [{}, {"partition-id": 0, "num-partitions": 1}], ids=str)
-@pytest.mark.parametrize(("noise", "summed"), [("pooled", False), ("per-report", True)])
+@pytest.mark.parametrize("app", [client_app, aggregate_client.app], ids=["page", "aggregate"])
+@pytest.mark.parametrize(("noise", "summed"), [("per-sum", False), ("per-report", True)])
 def test_a_node_that_is_not_simulated_sends_no_sum(
-    noise: str, summed: bool, node_config: dict[str, Any]
+    noise: str, summed: bool, app: ClientApp, node_config: dict[str, Any]
 ) -> None:
     """Whatever the server's configuration or its request says: neither makes a simulation."""
     config = parse_config({"run": {"noise": noise}, "data": {"clients": 4}})
@@ -161,8 +188,29 @@ def test_a_node_that_is_not_simulated_sends_no_sum(
         array_record({"p": np.zeros(650, np.float32)}, shared=True), 3
     )
     context = Context(7, 3, node_config, RecordDict(), run_config)
-    reply = client_app(message, context)
+    if app is aggregate_client.app:  # nor does a run that this process has simulated before
+        Federation.of(Context(7, 3, {SIMULATED: True}, RecordDict(), run_config))
+    reply = app(message, context)
+    run_cache.forget()
     assert reply.has_error() and reply.error.reason.startswith("ConfigError")
-    if noise == "pooled":
+    if noise == "per-sum":
         with pytest.raises(ConfigError, match="fl-shuffle simulate"):
             server_app(None, context)
+
+
+def test_page_of_a_client_never_leaves_its_noise_out() -> None:
+    """Not where a simulation draws the sum's noise either: another app plays its clients."""
+    config = configured(noise="per-sum")
+    task, parameters = task_of(config), parameters_of(config)
+    request = TrainRequest(1, EVERYBODY)
+    reports = OneNode(config, task).reports(request, parameters)
+    alone = OneNode(configured(), task).reports(request, parameters)
+    np.testing.assert_array_equal(reports, alone)
+    assert (np.linalg.norm(reports, axis=1) > task.plan.radius).all()
+
+
+def test_client_without_noise_answers_no_run_of_reports() -> None:
+    config = configured()
+    context = Context(8, 3, {SIMULATED: True}, RecordDict(), {RESOLVED: config.to_json()})
+    with pytest.raises(ConfigError, match="'per-report': clients add noise of their own"):
+        AggregateFederation.of(context)

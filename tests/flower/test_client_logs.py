@@ -12,8 +12,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.app import app as page_app
+from fl_shuffle.flower import LocalRandomizerMod, ShuffleClientApp
 from fl_shuffle.flower.client_logs import CLIENT_LOG, kept_from_disk, quiet_on_ray, say_here
-from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.flower.private_api import adopt_task_identity
 
 app = ClientApp()
 TOLD = "%d of %d clients are odd: %s"
@@ -86,3 +88,30 @@ def test_client_logs_of_flowers_ray_actors_are_dropped(
     quiet_on_ray()
     logging.getLogger(f"{CLIENT_LOG}.own").warning(TOLD, 1, 2, "x")
     assert len(caplog.records) == heard
+
+
+SHIPPED = {
+    "page": lambda: page_app,
+    "own": ShuffleClientApp,
+    "mod": lambda: ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)]),
+}
+
+
+@pytest.mark.parametrize("ttl", [100.0, 1e-9])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_client_app_is_quiet_before_it_does_anything(
+    name: str, ttl: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a request that it does not work on: every way in has Flower's actors log nothing."""
+    ray = SimpleNamespace(
+        is_initialized=lambda: True,
+        get_runtime_context=lambda: SimpleNamespace(get_actor_id=lambda: "0f"),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    shipped = SHIPPED[name]()
+    if name != "page":
+        shipped.train()(talking)
+    adopt_task_identity(1)
+    message = Message(RecordDict(), 2, "train", ttl=ttl)
+    reply = shipped(message, Context(1, 2, {}, RecordDict(), {}))
+    assert reply.has_error() and not logging.getLogger(CLIENT_LOG).propagate

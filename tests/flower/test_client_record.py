@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.app import app
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle._internal.refusal_log import RefusalLog
+from fl_shuffle.accounting.client_classes import ClientClass
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data.partitions import make_partition
@@ -27,7 +28,6 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower import LocalRandomizerMod, answers
 from fl_shuffle.flower.client_record import ANY_PARTITION, Accounts, ClientRecord
 from fl_shuffle.flower.messages import TrainRequest, array_record
-from fl_shuffle.refusal_log import RefusalLog
 from tests.one_node import nodes, replies, reports_of
 
 ONE, DELTA = np.array([4]), 1e-5
@@ -123,7 +123,7 @@ def test_record_by_names_survives_moved_numbers(tmp_path: Path) -> None:
 def test_record_of_runs_dealt_anew_keeps_the_limit(tmp_path: Path) -> None:
     """A person's number moves with `data.seed`: each run asks for the number that has the person,
     and no number is ever asked for twice."""
-    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
+    config = {"budget-store": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
     model, sent, asked = array_record({"p": np.zeros(650, np.float32)}, shared=True), 0, set()
     labels = load_records(DataSection()).train_labels
     for seed in range(3):
@@ -154,8 +154,10 @@ def written(folder: Path, **tables: dict[str, Any]) -> str:
 
 OTHER = {
     "source": "mnist", "source_options": {"hub": "x"}, "root": "/elsewhere", "clients": 49,
-    "records": 3, "partition": "ordered", "alpha": 0.25, "shards_per_client": 3,
-    "sizes": "unequal", "validation": 0.25, "seed": 1, "classes_per_client": 3, "sizes_alpha": 2.0,
+    "records_per_client": 3, "partition": "ordered", "dirichlet_alpha": 0.25,
+    "shards_per_client": 3,
+    "sizes": "unequal", "validation_fraction": 0.25, "seed": 1, "classes_per_client": 3,
+    "sizes_alpha": 2.0,
 }  # fmt: skip
 
 
@@ -164,8 +166,9 @@ def test_record_refuses_run_dealt_otherwise_than_the_site(key: str, tmp_path: Pa
     """Every setting of [data], also one that is not thought of yet, but for two."""
     config = Config()
     node = {
-        "record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0,
-        "record-config": written(tmp_path, data={"source": "digits"}, privacy={"unit": "record"}),
+        "budget-store": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0,
+        "budget-store-config": written(tmp_path, data={"source": "digits"},
+        privacy={"unit": "record"}),
     }  # fmt: skip
 
     def of(section: DataSection) -> ClientRecord | None:
@@ -196,9 +199,9 @@ def test_record_refuses_run_dealt_otherwise_than_the_site(key: str, tmp_path: Pa
 def test_record_refuses_reports_that_it_cannot_count(
     tables: dict[str, Any], own: bool, told: str, tmp_path: Path
 ) -> None:
-    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0}
+    node = {"budget-store": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0}
     if own:
-        node["record-config"] = written(tmp_path, privacy={"unit": "record"})
+        node["budget-store-config"] = written(tmp_path, privacy={"unit": "record"})
     config = parse_config({**SYSTEM, "privacy": {"unit": "client"}, **tables})
     for dealt in (True, False):
         with pytest.raises(ConfigError, match=told):
@@ -213,8 +216,9 @@ def test_record_by_names_accepts_any_number_of_clients(tmp_path: Path) -> None:
     data = {"source": "gapminder", "partition": "natural", "clients": 12}
     config = parse_config({**SYSTEM, "data": {**data, "clients": 9},
                            "privacy": {"unit": "client"}})  # fmt: skip
-    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 5.0,
-            "record-config": written(tmp_path, data=data, privacy={"unit": "client"})}  # fmt: skip
+    node = {"budget-store": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 5.0,
+            "budget-store-config": written(tmp_path, data=data, privacy={"unit": "client"}),
+            }  # fmt: skip
     names = [f"name {number}" for number in range(9)]
     natural = ClientRecord.of(node, config, names=names)
     assert natural is not None
@@ -251,26 +255,42 @@ def test_record_refuses_file_that_counts_something_else(tmp_path: Path) -> None:
 def test_half_a_record_or_one_that_cannot_be_written_stops_everything(tmp_path: Path) -> None:
     (tmp_path / "junk").write_bytes(b"not a database" * 100)
     for path in (tmp_path / "no" / "folder", tmp_path / "junk"):
-        with pytest.raises(ConfigError, match="record"):
+        with pytest.raises(ConfigError, match="node-config budget-store"):
             ClientRecord(path, 1.0, DELTA).debit("a", 1, ONE, [kind("user", 0.1)])
-    whole = {"record": "/tmp/r", "lifetime-epsilon": 1.0}
+    whole = {"budget-store": "/tmp/r", "lifetime-epsilon": 1.0}
     config = parse_config({**SYSTEM, "privacy": {"unit": "client"}})
-    for bad in ({"record": None}, {"lifetime-epsilon": None}, {"record": "relative"},
-                {"record": 5}, {"lifetime-epsilon": 0.0}, {"lifetime-epsilon": "8"},
-                {"lifetime-delta": 1.0}, {"record-config": "site.toml"}, {"record-config": 5},
-                {"record-config": str(tmp_path / "missing.toml")},
-                {"record": None, "lifetime-epsilon": None, "record-config": "/tmp/site.toml"},
+    for bad in ({"budget-store": None}, {"lifetime-epsilon": None}, {"budget-store": "relative"},
+                {"budget-store": 5}, {"lifetime-epsilon": 0.0}, {"lifetime-epsilon": "8"},
+                {"lifetime-delta": 1.0}, {"budget-store-config": "site.toml"},
+                {"budget-store-config": 5},
+                {"budget-store-config": str(tmp_path / "missing.toml")},
+                {"budget-store": None, "lifetime-epsilon": None,
+                "budget-store-config": "/tmp/site.toml"},
                 ):  # fmt: skip
         with pytest.raises((ConfigError, InvalidValueError)):
             ClientRecord.of({**whole, **bad}, config)
     assert ClientRecord.of({"partition-id": 0}, config) is None
 
 
+def test_budget_store_by_its_old_name_still_counts(tmp_path: Path) -> None:
+    config = parse_config({**SYSTEM, "privacy": {"unit": "client"}})
+    node = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.0}
+    with pytest.warns(DeprecationWarning, match="record is now called budget-store"):
+        record = ClientRecord.of(node, config)
+    assert record is not None
+    sent = [record.debit("a", number, ONE, [kind("user", 0.6)])[0] for number in (1, 2)]
+    assert sent == [True, False]
+    with pytest.raises(ConfigError, match="names a record and a budget-store"):
+        ClientRecord.of({**node, "budget-store": "/tmp/r"}, config)
+    with pytest.raises(ConfigError, match="record-config, which is now called budget-store-config"):
+        ClientRecord.of({"budget-store": "/tmp/r", "record-config": "/tmp/c.toml"}, config)
+
+
 def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
     tables = {"data": {"clients": 10}, "budgets": {"epsilon": 1.0}, "privacy": {"unit": "client"}}
     config = {
-        "record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2,
-        "record-config": written(tmp_path, **tables),
+        "budget-store": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2,
+        "budget-store-config": written(tmp_path, **tables),
     }  # fmt: skip
     model, both = array_record({"p": np.zeros(650, np.float32)}, shared=True), np.arange(2)
     with nodes(app, tables={**tables, **SYSTEM}, node_config=config) as grid:
@@ -279,7 +299,9 @@ def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
     assert np.isfinite(first).all() and np.isnan(later).all()
 
 
-@pytest.mark.parametrize("name", ["record", "lifetime-epsilon", "record-config"])
+@pytest.mark.parametrize(
+    "name", ["budget-store", "record", "lifetime-epsilon", "budget-store-config"]
+)
 def test_local_mod_with_a_record_is_refused(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +320,7 @@ def test_refused_requests_leave_one_line_each(
 ) -> None:
     """What a server asks in vain: beyond the record, on others' clients, with seeded noise."""
     monkeypatch.setattr(answers, "refusals", RefusalLog(logging.getLogger("fl_shuffle.client")))
-    own = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
+    own = {"budget-store": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 2.0}
     parts = {"partition-id": 0, "num-partitions": 5}
     tables = {
         "data": {"clients": 10}, "budgets": {"epsilon": 1.0}, "privacy": {"unit": "client"}

@@ -25,8 +25,8 @@ from fl_shuffle.errors import (
 from fl_shuffle.flower import LocalRandomizerMod, ShuffleClientApp
 from fl_shuffle.flower.answers import told_of
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import TrainRequest, array_record
+from fl_shuffle.flower.private_api import CLIENT_APP_RAISED
 from tests.one_node import App, nodes
 
 SECRET = "Maria Secret"
@@ -62,16 +62,17 @@ def test_error_reply_names_none_of_the_sites_clients(line: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("tables", "node_config", "told"),
     [
-        ({"run": SYSTEM, "privacy": {"unit": "client", "shuffler": "apart"}}, {},
+        ({"run": SYSTEM, "privacy": {"unit": "client", "shuffler": "separate"}}, {},
          "ConfigError: privacy.shuffler"),
         ({"run": SYSTEM}, {"shuffler": f"/home/{SECRET}"}, "ConfigError: privacy.shuffler"),
         ({"run": SYSTEM}, {"partition-id": SECRET, "num-partitions": 2}, "InvalidValueError"),
         ({"run": SYSTEM}, {"partition-id": 1, "num-partitions": 2}, "InvalidValueError"),
-        ({"run": SYSTEM, **OWN}, {"record": f"/{SECRET}/r", "lifetime-epsilon": 1e9},
+        ({"run": SYSTEM, **OWN}, {"budget-store": f"/{SECRET}/r", "lifetime-epsilon": 1e9},
          "ConfigError"),
-        ({"run": SEEDED}, {"record": f"/{SECRET}", "lifetime-epsilon": 1.0},
+        ({"run": SEEDED}, {"budget-store": f"/{SECRET}", "lifetime-epsilon": 1.0},
          "ConfigError: run.entropy"),
-        ({"run": SYSTEM}, {"record": "/r", "lifetime-epsilon": 1.0, "record-config": f"/{SECRET}"},
+        ({"run": SYSTEM}, {"budget-store": "/r", "lifetime-epsilon": 1.0,
+        "budget-store-config": f"/{SECRET}"},
          "ConfigError"),
     ],
 )  # fmt: skip

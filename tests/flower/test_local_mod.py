@@ -11,11 +11,11 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_delta
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower import LocalRandomizerMod
-from fl_shuffle.flower.messages import Layout
-from fl_shuffle.run_words import METRICS_STAY
+from fl_shuffle.flower.messages import ArrayLayout
+from fl_shuffle.runs.console_messages import METRICS_STAY
 from tests.one_node import nodes
 
 SECRET = "a secret in a record"
@@ -83,7 +83,7 @@ def test_nothing_but_the_report_leaves(kind: str) -> None:
     assert list(reply.content) == expected
     assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 1}
     for arrays in reply.content.array_records.values():
-        assert Layout.of(arrays) == Layout.of(START)
+        assert ArrayLayout.of(arrays) == ArrayLayout.of(START)
 
 
 @pytest.mark.parametrize(("kind", "mean"), [("train", 0.25), ("train.raising", 0.0)])

@@ -26,16 +26,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.app import app
+from fl_shuffle._internal.refusal_log import RefusalLog
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower import answers, node_registry
 from fl_shuffle.flower import grid as grid_module
-from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, exchange, reply_of, stamp
+from fl_shuffle.flower.grid import InProcessGrid, exchange, reply_of
 from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.flower.node_registry import NodeRegistry
 from fl_shuffle.flower.nodes import Nodes
+from fl_shuffle.flower.private_api import adopt_task_identity, stamp
 from fl_shuffle.flower.settings import RESOLVED
-from fl_shuffle.refusal_log import RefusalLog
 from tests.one_node import App, nodes
 
 CLIENTS = 50  # the default configuration's
@@ -299,6 +300,16 @@ def empty(message: Message, context: Context) -> Message:
 
 def asked(count: int, node_of: Callable[[int], int]) -> list[Message]:
     return [Message(RecordDict(), node_of(i), "train", ttl=TIMEOUT) for i in range(count)]
+
+
+def test_replies_of_several_pushes_wait_for_whoever_pulls_them() -> None:
+    """As Flower's grid has it: each is there once, whatever was pushed in between."""
+    with nodes(empty, 2) as grid:
+        first, second = ([*grid.push_messages(asked(2, lambda i: 2 + i))] for _ in range(2))
+        for identifiers in (first[1:], second, first[:1]):
+            found = [each.metadata.reply_to_message_id for each in grid.pull_messages(identifiers)]
+            assert found == identifiers
+        assert not list(grid.pull_messages(first + second))
 
 
 def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:

@@ -44,14 +44,14 @@ def configurations() -> dict[str, Path]:
 
 
 def columns(config: Config) -> dict[str, float | None]:
-    """Every column's worst client after the last round, everybody having reported in all."""
+    """Every column's most exposed client after the last round, everybody having reported in all."""
     task = load_task(config)
     plan, dimension = task.plan, sum(p.numel() for p in task.model(config).parameters())
     accountant = Accountant.of(config.to_dict(), plan.classes, plan.class_of, dimension)
     everybody = np.ones(len(plan), dtype=bool)
     spend = accountant.count([(number + 1, everybody) for number in range(config.run.rounds)])
     assert spend is not None
-    found = {**spend.columns, **accountant.lower_columns()}
+    found = {**spend.columns, **accountant.lower_bounds()}
     return {name: column.worst for name, column in found.items()}
 
 
@@ -72,7 +72,7 @@ def of_vectors(
         "calibration": calibration, "clients": clients, "rounds": rounds, "delta": delta,
     }  # fmt: skip
     found: dict[str, float | None] = {}
-    for method in ("proven", "attack"):
+    for method in ("vector", "attack"):
         try:
             found[method] = number(fs.bound(**question, method=method).epsilon)
         except NotApplicableError:
@@ -133,11 +133,11 @@ def read() -> dict[str, Any]:
 
 # --- Tables of documents -----------------------------------------------------------------------
 
-PAGE = "bounds.md"
+PAGE = "reference/bounds.md"
 MARK = "<!-- tests/golden/epsilons.json: side by side -->\n"
 HEAD = (
     "| clients | GSPA | Balle | FMT closed | FMT clone | 2023 | `profile` | 2-RR | Su "
-    "| `proven` | attack |"
+    "| `vector` | attack |"
 )
 
 
@@ -154,7 +154,7 @@ def with_table(text: str, numbers: dict[str, Any]) -> str:
     return made
 
 
-SHARP_PAGE = "proofs.md"
+SHARP_PAGE = "research/proofs/vector-theorem.md"
 SHARP_MARK = "<!-- tests/golden/epsilons.json: sharpness -->\n"
 SHARP_HEAD = "| calibration | local epsilon | delta | rounds | 1e3 | 1e4 | 1e6 |"
 
@@ -164,7 +164,7 @@ def with_sharpness(text: str, numbers: dict[str, Any]) -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for name, (local, _, rounds, calibration, delta) in sharp_grid().items():
         found = numbers["sharpness"][name]
-        more = 100.0 * (found["proven"] / found["attack"] - 1.0)
+        more = 100.0 * (found["vector"] / found["attack"] - 1.0)
         head = calibration, f"{local:g}", f"{delta:g}", str(rounds)
         rows.setdefault(head, []).append(f"{more:.1f}%")
     lines = [SHARP_HEAD, "|---" * SHARP_HEAD.count(" |") + "|"]

@@ -19,6 +19,7 @@ from fl_shuffle.gradients import (
     make_gradient_engine,
     softmax_regression,
 )
+from fl_shuffle.gradients.local_training import LocalTraining
 
 SHAPE, IMAGES = (13,), (2, 9, 9)
 """Of a record; of one of `NETWORKS`."""
@@ -27,7 +28,7 @@ ALWAYS_COMPILED = 1 << 40
 
 
 class Small(nn.Module):
-    """A convolution, for torch.func."""
+    """A convolution and code of its own: closed forms of its layers."""
 
     def __init__(self, features: int = 13, classes: int = 5) -> None:
         super().__init__()
@@ -38,6 +39,28 @@ class Small(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(self.norm(self.convolution(x[:, None])))
         return self.head(hidden.flatten(1))
+
+
+class OwnScale(Small):
+    """A parameter in no known layer, for torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+class OwnProduct(nn.Module):
+    """A parameter of its own, multiplied in `forward`: for torch.func."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(layer.weight.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
 
 
 class OwnForward(nn.Sequential):
@@ -103,7 +126,11 @@ NETWORKS: dict[str, nn.Module] = {
         nn.Linear(28, 5),
     ),
 }
-OTHERS: dict[str, nn.Module] = {"torch.func": Small(), "functional loop": Branching()}
+OTHERS: dict[str, nn.Module] = {
+    "layers": Small(),
+    "torch.func": OwnScale(),
+    "functional loop": Branching(),
+}
 """By path."""
 MODULES = {**CHAINS, **NETWORKS, **OTHERS}
 
@@ -182,9 +209,8 @@ class Problem:
         other records, if given."""
         x, y = self.x if x is None else x, self.y if y is None else y
         if steps:
-            return self.engine.local_update(
-                self.theta, x, y, self.offsets, steps=steps, learning_rate=0.2
-            )
+            training = LocalTraining(0.2, steps)
+            return self.engine.local_update(self.theta, x, y, self.offsets, training)
         return self.engine.client_means(self.theta, x, y, self.offsets, self.radius, tally, clips)
 
     def part(self, first: int, last: int, shift: int = 0) -> Problem:

@@ -25,6 +25,7 @@ from tests.gradients.gradient_modules import (
     IMAGES,
     MODULES,
     NETWORKS,
+    OTHERS,
     SHAPE,
     OwnForward,
     Problem,
@@ -43,7 +44,10 @@ def squares(logits: Tensor, labels: Tensor) -> Tensor:
     [
         *((name, "record", norm, None) for name in MODULES for norm in (1, 2)),
         *((name, "none", 2, None) for name in MODULES),
-        *((name, "record", 2, squares) for name in ("linear", "relu", "lines", "torch.func")),
+        *(
+            (name, "record", 2, squares)
+            for name in ("linear", "relu", "lines", "layers", "torch.func")
+        ),
     ],
 )
 def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | None) -> None:
@@ -68,7 +72,9 @@ def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | No
     assert float(shares[3:33].min()) > 0.999
 
 
-@pytest.mark.parametrize("name", ["linear", "relu", "linear, compiled", "pictures", "torch.func"])
+@pytest.mark.parametrize(
+    "name", ["linear", "relu", "linear, compiled", "pictures", "layers", "torch.func"]
+)
 def test_local_updates_are_steps_along_each_clients_own_mean(name: str) -> None:
     problem = Problem(name, [5, 1, 12], 2, clip="none")
     theta, local = problem.theta, problem.theta.repeat(3, 1)
@@ -80,7 +86,7 @@ def test_local_updates_are_steps_along_each_clients_own_mean(name: str) -> None:
     assert relative_difference(found, (local - theta).double()) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["linear", "relu", "torch.func"])
+@pytest.mark.parametrize("name", ["linear", "relu", "layers", "torch.func"])
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_gives_the_same_values(name: str) -> None:
     here, there = (Problem(name, [3, 5, 1, 70], 2, device=each) for each in ("cpu", "cuda"))
@@ -210,7 +216,7 @@ def test_the_rule_of_blocks(sizes: list[int], records: int, clients: int) -> Non
         assert rest.tolist() == [start for start in starts if start >= first]
 
 
-PATHS = ["linear", "linear, compiled", "relu", "mixed", "torch.func", "functional loop", "lines"]
+PATHS = ["linear", "linear, compiled", "relu", "mixed", *OTHERS, "lines"]
 FEW = [3, 5, 40, 1, 5, 9]
 BAD, HUGE = 99.0, 3e38
 

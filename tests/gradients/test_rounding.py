@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.gradients import rounding
-from fl_shuffle.gradients.clipper import Records, engine_clip
+from fl_shuffle.gradients.clipper import ClientRecords, engine_clip
 from fl_shuffle.gradients.row_clips import clip_rows
-from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.additive import weigh_
-from tests.gradients.gradient_modules import Branching, OwnForward, Problem
+from fl_shuffle.randomizers.calibration import make_plan
+from tests.gradients.gradient_modules import Branching, OwnForward, OwnProduct, Problem
 
 
 def linear(path: str, size: int, norm: int, radius: float = 0.7, features: int = 13) -> Problem:
@@ -26,7 +26,8 @@ def linear(path: str, size: int, norm: int, radius: float = 0.7, features: int =
     the two labels are opposite."""
     layer = nn.Linear(features, 2, bias=False)
     others = {
-        "torch.func": OwnForward(layer),
+        "layers": OwnForward(layer),
+        "torch.func": OwnProduct(layer),
         "functional loop": Branching(features, 2, bias=False),
     }
     module = others.get(path, layer)
@@ -64,6 +65,7 @@ def farthest(path: str, size: int, norm: int) -> float:
     [
         ("closed-form network", [2, 700, 65_536]),
         ("closed-form linear, compiled", [2, 9, 700, 65_536]),
+        ("layers", [2, 700, 8_192]),
         ("torch.func", [2, 700, 8_192]),
         ("functional loop", [2, 70]),
     ],
@@ -106,11 +108,11 @@ def test_a_length_errs_by_no_more_than_is_allowed_for(terms: int) -> None:
 @pytest.mark.parametrize("weights", ["uniform", "inverse-variance"])
 def test_a_second_clip_as_wide_as_the_first_does_nothing_in_l1(many: int, weights: str) -> None:
     """There it is no contraction: it would stretch the move of a record."""
-    privacy = {"randomizer": "laplace", "clip_norm": 1.0, "client_clip": 1.0}
+    privacy = {"randomizer": "laplace", "clip_norm": 1.0, "client_clip_norm": 1.0}
     tables = {"data": {"clients": 2}, "privacy": privacy, "server": {"weights": weights}}
     config = parse_config(tables)
     plan = make_plan(config, Budgets(np.array([1.0, 2.5]), np.full(2, 1e-5)), np.full(2, many))
-    records = Records(torch.zeros(0), torch.zeros(0), many * np.arange(3))
+    records = ClientRecords(torch.zeros(0), torch.zeros(0), many * np.arange(3))
     radius = engine_clip(config, records, plan)
     assert plan.mean_clip is not None
     rows = torch.from_numpy(np.outer(radius, [0.75, -0.25, 0.0])).float()
@@ -204,10 +206,10 @@ def lengths(rows: np.ndarray, norm: int = 2) -> np.ndarray:
     ("pairs", "many", "privacy", "weights", "least"),
     [
         (all_alike, 65_536, {}, "inverse-variance", 0.99),
-        (at_the_sphere, 1 << 22, {"clip_norm": 1.01, "client_clip": 1.0}, "uniform", 0.3),
+        (at_the_sphere, 1 << 22, {"clip_norm": 1.01, "client_clip_norm": 1.0}, "uniform", 0.3),
         # In l2 a second clip leaves a record its own reach; in l1 scaling is no contraction.
-        (across, 20, {"client_clip": 0.35}, "uniform", 0.9),
-        (across, 20, {"client_clip": 0.35, "randomizer": "laplace"}, "uniform", 0.6),
+        (across, 20, {"client_clip_norm": 0.35}, "uniform", 0.9),
+        (across, 20, {"client_clip_norm": 0.35, "randomizer": "laplace"}, "uniform", 0.6),
     ],
     ids=["a weight", "a second clip", "turned around", "turned around in l1"],
 )
@@ -223,7 +225,7 @@ def test_what_follows_a_mean_keeps_the_move_of_a_record(
     tables = {"data": {"clients": 2}, "privacy": {"unit": "record", "clip_norm": 1.0, **privacy}}
     config = parse_config({**tables, "server": {"weights": weights}})
     plan = make_plan(config, Budgets(np.array([1.0, 2.5]), np.full(2, 1e-5)), np.full(2, many))
-    records = Records(torch.zeros(0), torch.zeros(0), many * np.arange(3))
+    records = ClientRecords(torch.zeros(0), torch.zeros(0), many * np.arange(3))
     radius = float(np.broadcast_to(engine_clip(config, records, plan), 2)[0])
     both = pairs(radius, many, np.random.default_rng(1))
     given = lengths(np.subtract(*both, dtype=np.float64), plan.norm) * many / (2.0 * radius)

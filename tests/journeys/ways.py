@@ -68,7 +68,7 @@ def researcher() -> None:
     found = fs.compare(
         randomizer="gaussian", epsilon0=1.0, delta0=1e-6, clients=1000, delta=1e-6, unit="client"
     )
-    proven, attack = found["proven"], found["attack"]
+    proven, attack = found["vector"], found["attack"]
     # Bounds that know epsilon0 alone cannot speak of Gaussian noise with this delta0; ours does.
     assert isinstance(proven, fs.Guarantee) and isinstance(attack, fs.Guarantee), found
     assert attack.epsilon <= proven.epsilon < math.inf, found
@@ -165,13 +165,13 @@ def officer() -> None:
     # Every client's spend as it is written, and counted again.
     printed = typed(f"fl-shuffle ledger {run} --clients --format csv")
     written = [
-        float(bill["proven_epsilon"] or 0.0) for bill in csv.DictReader(io.StringIO(printed))
+        float(bill["shuffled_epsilon"] or 0.0) for bill in csv.DictReader(io.StringIO(printed))
     ]
     ledger = fs.Result(run).ledger
-    counted = [ledger.client(number).proven_epsilon for number in range(clients)]
+    counted = [ledger.client(number).shuffled_epsilon for number in range(clients)]
     assert max(abs(a - b) for a, b in zip(written, counted, strict=True)) < 1e-6
     assert abs(max(written) - summary["epsilon"]) <= 1e-6 * max(written), summary["epsilon"]
-    typed(f"fl-shuffle ledger {run} --recount")
+    typed(f"fl-shuffle ledger {run} --recompute")
     assert "assumption" in typed(f"fl-shuffle ledger {run} --notes")
     audited = typed(f"fl-shuffle audit {run} --trials 20 --reports 2000 --seconds 5")
     assert "proven bound not contradicted" in audited, audited
@@ -179,10 +179,13 @@ def officer() -> None:
     # Who took part: by command, and by SQL that needs nothing of ours.
     one = json.loads(typed(f"fl-shuffle ledger {run} --client 17 --format json"))
     base = sqlite3.connect(f"file:{run}/ledger.sqlite?mode=ro", uri=True)
-    asked = "SELECT round FROM attendance WHERE client_id = 17 ORDER BY round"
+    asked = "SELECT round FROM participation WHERE client_id = 17 ORDER BY round"
     took_part = [number for (number,) in base.execute(asked)]
     base.close()
-    assert [row["round"] for row in one] == took_part and len(took_part) <= rounds, took_part
+    assert [row["round"] for row in one] == list(range(1, rounds + 1)), one
+    before = [0, *(row["rounds"] for row in one)]
+    rose = [row["round"] for row, was in zip(one, before, strict=False) if row["rounds"] > was]
+    assert rose == took_part, took_part
     assert ledger.client(17).rounds == len(took_part), took_part
 
     listed = typed("fl-shuffle runs runs --differences")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,9 @@ from scipy.special import log_ndtr
 from scipy.stats import binom
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.attacks import certain_loss
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.attendance import SURPRISE, rounds_taken
+from fl_shuffle.accounting.client_classes import ClientClass
+from fl_shuffle.accounting.lower_bounds import certain_loss
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import resolve_config
@@ -28,13 +30,13 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from fl_shuffle.planner import cost, run_time
-from fl_shuffle.planner.cost import SURPRISE, cost_of, drawn_batch, plan_of, rounds_taken
+from fl_shuffle.planner.cost import cost_of, drawn_batch, plan_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 
 CLIENTS, ROUNDS, SHARE = 90, 4, 0.3
 TABLES = {
     "run": {"rounds": ROUNDS},
-    "data": {"clients": CLIENTS, "records": 6},
+    "data": {"clients": CLIENTS, "records_per_client": 6},
     "privacy": {"unit": "client", "target_delta": 1e-5, "release": "sum"},
     "budgets": {"epsilon": 1.0},
 }
@@ -99,11 +101,33 @@ def test_a_plan_and_a_run_print_one_number(
     cost = cost_of(config)
     account, everybody = accountant(config), np.ones(CLIENTS, dtype=bool)
     spend = account.count([(number, everybody) for number in range(1, ROUNDS + 1)])
-    assert {each.index: each.epsilon for each in cost.classes} == spend.columns["proven"].epsilon
-    spend = replace(spend, columns={**spend.columns, **account.lower_columns()})
-    assert max(each.lower for each in cost.classes) == spend.columns["lower"].worst
-    assert cost.proven_over_lower == spend.proven_over_lower
+    assert {each.index: each.epsilon for each in cost.classes} == spend.columns["shuffled"].epsilon
+    spend = replace(spend, columns={**spend.columns, **account.lower_bounds()})
+    assert max(each.lower for each in cost.classes) == spend.columns["shuffled_lower"].worst
+    assert cost.tightness == spend.tightness
     assert honest is not None or any(each.credit for each in cost.classes)
+    # Colluders' reports hide nobody.
+    left = {None: CLIENTS, 0.5: CLIENTS // 2, 40: 40}[honest]
+    alike = Counter[float]()
+    for each in cost.classes:
+        alike[each.noise_scale] += each.clients
+    assert all(
+        each.anonymity == max(1, alike[each.noise_scale] - (CLIENTS - left))
+        for each in cost.classes
+    )
+
+
+@pytest.mark.parametrize("release", ["reports", "sum"])
+def test_a_plan_of_discrete_noise_is_what_its_run_prints(release: str) -> None:
+    kind: dict[str, object] = {
+        "privacy.randomizer": "discrete-gaussian", "privacy.unit": "client",
+        "privacy.release": release, "run.entropy": "system",
+    }  # fmt: skip
+    config = resolve_config(TABLES, kind)
+    account, everybody = accountant(config), np.ones(CLIENTS, dtype=bool)
+    spend = account.count([(number, everybody) for number in range(1, ROUNDS + 1)])
+    assert spend is not None
+    assert max(each.epsilon for each in cost_of(config).classes) == spend.headline
 
 
 def test_batches_and_attendance_are_rarely_worse() -> None:
@@ -124,11 +148,25 @@ def test_batches_and_attendance_are_rarely_worse() -> None:
     assert drawn_batch(classes, ROUNDS, 1.0) == (classes, [0, 1, 2, 3])
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_pooled_classes_are_planned_at_the_worst_of_theirs(order: tuple[int, ...]) -> None:
+    """Whichever comes first: the largest ball of one, the largest move of another, and no fact of
+    a class that is sure of a report."""
+    small = [
+        ClientClass("gaussian", 1.0, radius, move, count=2)
+        for radius, move in ((0.3, 0.1), (0.2, 0.25), (0.1, 0.05))
+    ]
+    sure = ClientClass("gaussian", 1.0, 0.9, 0.9, count=5000)
+    batch, seen_as = drawn_batch([*(small[place] for place in order), sure], ROUNDS, SHARE)
+    assert seen_as == [4, 4, 4, 3]
+    assert (batch[4].radius, batch[4].sensitivity) == (0.3, 0.25)
+
+
 @pytest.mark.parametrize("rounds", [1, 30, 1000])
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 def test_half_a_surprise_is_shared_by_all_rounds_and_classes(rounds: int, share: float) -> None:
     """Some class is smaller in some round than what is planned with that probability at most, and
-    some client takes part more often; by the binomial laws themselves."""
+    some client takes part more often; by the binomial distributions themselves."""
     sizes = [1000, 3, 40, 500, 60, 1]
     classes = [
         ClientClass("laplace", 1.0 + (i > 3), 0.1 * (i + 1), 0.1, count=n)
@@ -154,14 +192,18 @@ def test_half_a_surprise_is_shared_by_all_rounds_and_classes(rounds: int, share:
 def test_the_command_says_what_it_assumes_and_whether_it_is_proven(
     share: str, status: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ["privacy.release=sum", "data.records=6", f"training.participation={share}"]
+    settings = [
+        "privacy.release=sum",
+        "data.records_per_client=6",
+        f"training.participation={share}",
+    ]
     assert main(["bound", "digits_record", *(f"--set={setting}" for setting in settings)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{status} cost") and ("probability" in shown) == (share != "1.0")
     assert "assumes only sums of at least" in shown and "by itself" in shown
 
 
-@pytest.mark.parametrize(("jobs", "noise"), [(1, "pooled"), (3, "per-report")])
+@pytest.mark.parametrize(("jobs", "noise"), [(1, "per-sum"), (3, "per-report")])
 def test_time_is_that_of_the_records_played_in_proportion(
     jobs: int, noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,9 +213,11 @@ def test_time_is_that_of_the_records_played_in_proportion(
     monkeypatch.setattr(run_time.time, "perf_counter", lambda: float(next(ticks)))
     monkeypatch.setattr(run_time, "PIECE_RECORDS", 100)
     offsets = load_task(config).offsets.tolist()
-    played = 0.5 * offsets[-1] / run_time.seconds_of_round(config, jobs)
+    played = 0.5 * offsets[-1] / run_time.run_time_of(config, jobs).round
     assert 0 < played <= jobs * 100
     assert min(abs(played - each) for each in offsets) < 1e-6
+    whole = replace(config, training=replace(config.training, participation=1.0))
+    assert offsets[-1] / run_time.run_time_of(whole, jobs).round == pytest.approx(played)
 
 
 @pytest.mark.parametrize("name", SOLVABLE)

@@ -1,5 +1,6 @@
-"""Noise: the same bits however it is drawn, never the same twice, of its law; 64-bit reports are
-the grid points that ideal noise would give; discrete noise has the exact law, by integers alone.
+"""Noise: the same bits however it is drawn, never the same twice, of its distribution; 64-bit
+reports are the grid points that ideal noise would give; discrete noise has the exact distribution,
+by integers alone.
 
 Seeds are fixed, so the statistics cannot flicker. For a fresh key each check would raise a false
 alarm with probability below 1e-6 (five standard errors, or a p-value of 1e-7); each is shown to
@@ -27,13 +28,13 @@ from fl_shuffle.randomizers.additive import grid_step
 from fl_shuffle.randomizers.noise import (
     LAWS,
     AesWords,
-    Layout,
     NoiseStream,
+    TileLayout,
     draw_on_device,
     largest_variate,
 )
 from fl_shuffle.randomizers.samplers import Words, discrete_gaussian, discrete_laplace
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.randomizers.seeds import SeedTree
 
 KEY = bytes(range(32))
 IDEAL = {"normal": stats.norm, "laplace": stats.laplace}
@@ -89,7 +90,7 @@ def test_every_tile_of_a_row_has_noise_of_its_own(law: str, bits: int) -> None:
     """Of a client that is drawn alone, beside its neighbor, or among others: the same row, whose
     two tiles have nothing in common."""
     dimension = noise.WORDS_PER_TILE + 4_000
-    layout, stream = Layout.of(dimension, bits), NoiseStream(KEY, dimension, bits=bits)
+    layout, stream = TileLayout.of(dimension, bits), NoiseStream(KEY, dimension, bits=bits)
     assert layout.tiles == 2
     alone = reports(stream, law, np.array([4]))
     assert torch.equal(reports(stream, law, np.array([4, 5]))[0], alone[0])
@@ -114,7 +115,8 @@ def test_block_size_and_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -
 
 @of_every_law
 def test_another_device_s_noise_hangs_on_each_row_s_seed_alone(law: str) -> None:
-    """The path of other devices, on the processor: the law, the grid, and rows drawn alone."""
+    """The path of other devices, on the processor: the distribution, the grid, and rows drawn
+    alone."""
     scales, steps = np.array([0.5, 2.0, 2.0]), np.array([2.0**-18, 2.0**-16, 0.0])
     rows, alone = torch.zeros(3, 100_000), torch.zeros(1, 100_000)
     draw_on_device(law, [4, 9, 11], rows, scales, steps)
@@ -137,6 +139,21 @@ def test_another_devices_noise_is_cut_where_that_of_words_ends(
     rows = torch.zeros(1, 10_000)
     draw_on_device(law, [4], rows, np.array([2.0]), np.array([0.0]))
     assert float(rows.abs().max()) == 3.0 and 0.05 < float((rows.abs() == 3.0).float().mean()) < 0.3
+
+
+@of_every_law
+@pytest.mark.parametrize("word", [0, -1])
+def test_the_largest_variate_is_that_of_the_extreme_word(
+    law: str, word: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shuffler takes honest reports up to there, and no others: to the last float32 digit."""
+
+    def extreme(own: AesWords, ids: object, tile: int, raw: np.ndarray) -> None:
+        raw[:] = 255 if word else 0
+
+    monkeypatch.setattr(AesWords, "fill", extreme)
+    drawn = np.abs(NoiseStream(KEY, 64).rows(law, np.arange(3))).max()
+    assert drawn == pytest.approx(largest_variate(law), rel=1e-6)
 
 
 CLIENTS, DIMENSION = 2000, 500
@@ -209,7 +226,7 @@ def test_no_correlation_between_clients_rounds_and_dimensions(law: str, bits: in
 
 @of_every_law
 def test_the_exact_way_and_the_fast_way_agree(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every report worked out to 400 bits with other further bits is what doubles gave."""
+    """Every report computed to 400 bits with other further bits is what doubles gave."""
     means = torch.linspace(-1.0, 1.0, 7 * 301).reshape(7, 301) / math.sqrt(301)
     stream, clients, step = NoiseStream(KEY, 301, bits=64), np.arange(5, 12), grid_step(0.3, 1.0)
     fast = stream.add_(law, means.clone(), clients, 0.3, step)
@@ -255,8 +272,9 @@ def test_double_precision_is_within_the_tolerance(law: str) -> None:
 
 
 def test_sums_near_the_middle_are_worked_out_exactly() -> None:
-    """A mean that puts the sum 2^-50 noise widths beside the middle: doubles alone would guess."""
-    stream, layout, step = NoiseStream(KEY, 2, bits=64), Layout.of(2, 64), 2.0**-16
+    """A mean that puts the sum 2^-50 noise standard deviations beside the middle: doubles alone
+    would guess."""
+    stream, layout, step = NoiseStream(KEY, 2, bits=64), TileLayout.of(2, 64), 2.0**-16
     words = AesWords(stream._derive("laplace"), layout)
     raw = np.empty(8 * layout.width + 16, np.uint8)
     words.fill(range(3, 4), 0, raw)
@@ -279,7 +297,7 @@ def test_further_bits_are_each_variates_own(law: str, monkeypatch: pytest.Monkey
     """Of clients, tiles and places that are asked for exactly, no two share their further bits;
     cosine and sine of one pair do."""
     dimension, clients = noise.WORDS_PER_TILE + 9, np.array([3, 5])
-    layout = Layout.of(dimension, 64)
+    layout = TileLayout.of(dimension, 64)
     places, calls = (0, 1, layout.width // 2), list[tuple[object, ...]]()
 
     def doubtful(sums: np.ndarray, *_: object) -> np.ndarray:
@@ -316,7 +334,7 @@ def test_the_word_that_cannot_be_seen_in_a_double() -> None:
 
 
 def test_variates_end_where_ideal_ones_practically_do() -> None:
-    """Beyond the cut lies less than 2^-150 of the ideal laws, and not much less."""
+    """Beyond the cut lies less than 2^-150 of the ideal distributions, and not much less."""
     reach, step = noise_exact.REACH, 2.0**-10
     with mpmath.workdps(40):
         normal = mpmath.erfc(mpmath.mpf(reach["normal"]) / mpmath.sqrt(2))
@@ -354,7 +372,7 @@ def fits_exactly(drawn: np.ndarray, law: str, scale: float) -> bool:
 def test_the_law_of_discrete_noise_is_the_exact_one(law: str) -> None:
     drawn = DISCRETE[law](Words(b"law of the noise"), 10, 400_000)
     assert len(drawn) == 400_000 and fits_exactly(drawn, law, 10)
-    # The power that is stated: the same variates against laws that are slightly others.
+    # The power that is stated: the same variates against distributions that are slightly others.
     assert not fits_exactly(drawn, law, 10.2)
     assert not fits_exactly(np.concatenate([drawn, drawn[drawn == 0]]), law, 10)
     for small in (1, 3):

@@ -36,16 +36,16 @@ def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
     ("model", "privacy", "poison"),
     [
         ("linear", {}, math.nan),
-        ("linear", {"client_clip": 0.05}, math.nan),
+        ("linear", {"client_clip_norm": 0.05}, math.nan),
         ("linear", {"randomizer": "laplace"}, 3e38),
         ("linear", {"clip": "average"}, math.inf),
         ("linear", {"unit": "client"}, math.nan),
         ("mlp", {}, math.inf),
-        ("own", {"unit": "client", "client_clip": 0.05}, math.nan),
+        ("own", {"unit": "client", "client_clip_norm": 0.05}, math.nan),
         # A mean turns around: more than once the clip.
         ("linear", {"clip": "average"}, 3e38),
         ("linear", {"unit": "client"}, 3e38),
-        ("mlp", {"unit": "client", "client_clip": 0.05}, 3e38),
+        ("mlp", {"unit": "client", "client_clip_norm": 0.05}, 3e38),
     ],
 )
 def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
@@ -62,7 +62,7 @@ def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
         moved = float(torch.linalg.vector_norm((rows - clean)[client], plan.norm))
         assert moved <= plan.sensitivity[client] * (1.0 + 1e-5)
         assert float(torch.linalg.vector_norm(rows[client], plan.norm)) <= plan.radius[client]
-        others_count = config.clip == "record" and SIZES[client] > 1
+        others_count = config.clipping == "record" and SIZES[client] > 1
         assert not math.isnan(poison) or bool(rows[client].any()) == others_count
 
 
@@ -182,7 +182,8 @@ def test_noise_of_a_whole_round_is_that_of_everybody_who_reported(
 ) -> None:
     """Variance sum of s^2 (twice that for Laplace) to half a percent, on 2^20 coordinates: five
     deviations of the sample variance for Gaussian noise, three for one Laplace variate. And the
-    fourth moment to five percent: another law, or one wide variate for many, has another."""
+    fourth moment to five percent: another distribution, or one wide variate for many, has
+    another."""
     scale, step = np.array(scales), np.full(8, 2.0**-20)
     present, generator = np.arange(8) < count, np.random.default_rng(7)
     drawn = AggregateNoise(noise, scale, step).add_to(np.zeros(1 << 20), present, generator)

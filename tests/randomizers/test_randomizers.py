@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import doctest
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fl_shuffle.accounting.laws import discrete_noise
-from fl_shuffle.accounting.laws.discrete_noise import zcdp_delta
-from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, gaussian_delta
-from fl_shuffle.budgets import Budgets
+from fl_shuffle.accounting.distributions import discrete_noise
+from fl_shuffle.accounting.distributions.discrete_noise import zcdp_delta
+from fl_shuffle.accounting.distributions.gaussian_mechanism import (
+    analytic_sigma,
+    gaussian_delta,
+    gaussian_mus,
+    sigmas_of,
+)
+from fl_shuffle.accounting.report_grid import grid_steps
+from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.errors import ConfigError, NotApplicableError
+from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
 from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
-from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, base
 from fl_shuffle.randomizers.additive import grid_step
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST, LocalRandomizer, Noise, OfOneMean
+from fl_shuffle.randomizers.calibration import Calibration, make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.own_trial import try_randomizer
 from fl_shuffle.randomizers.personal import NoiseSource, PersonalRandomizer
 from fl_shuffle.shuffler.exact_sums import exact_group, exact_sum, require_exact
 
@@ -190,7 +198,7 @@ def reports_of(
     return np.asarray(randomizer.reports(rows, clients, stream).double().numpy())
 
 
-@pytest.mark.parametrize(
+each_randomizer_by_rows = pytest.mark.parametrize(
     "randomizer",
     [
         Signs(*BUDGETS),
@@ -199,6 +207,9 @@ def reports_of(
     ],
     ids=lambda randomizer: type(randomizer).__name__,
 )
+
+
+@each_randomizer_by_rows
 def test_a_report_hangs_on_its_own_client_alone(randomizer: LocalRandomizer) -> None:
     means = np.random.default_rng(1).normal(size=(4, 40)).astype(np.float32)
     given, some = means.copy(), np.array([3, 0])
@@ -296,6 +307,27 @@ def test_who_raises_or_makes_no_report_sends_nothing_and_others_do(
     assert caplog.records or output is not ValueError
 
 
+@pytest.mark.parametrize("clients", [[0, 1, 2, 3], [3, 2, 1, 0]], ids=str)
+@each_randomizer_by_rows
+def test_where_one_client_raises_the_others_reports_keep_their_bits(
+    randomizer: LocalRandomizer, clients: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked one by one then: with their own budget, bound, grid and noise."""
+    means = np.random.default_rng(2).normal(size=(4, 40)).astype(np.float32)
+    asked, together = np.array(clients), randomizer.randomize
+    wanted = reports_of(randomizer, means, asked)
+
+    def one_raises(rows: np.ndarray, asked: np.ndarray, noise: Noise) -> np.ndarray:
+        if 2 in asked:
+            raise ValueError("client 2")
+        return together(rows, asked, noise)
+
+    monkeypatch.setattr(randomizer, "randomize", one_raises)
+    found = reports_of(randomizer, means, asked)
+    assert np.isnan(found[asked == 2]).all()
+    assert np.array_equal(found[asked != 2], wanted[asked != 2])
+
+
 @pytest.mark.parametrize("bound", [0.0, math.nan, math.inf, 1e13, [1.0, 1.0, 1.0]])
 def test_a_bound_that_is_none_is_one_line(bound: object) -> None:
     class Bad(Signs):
@@ -345,7 +377,7 @@ def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
 def test_a_second_clip_moves_means_within_the_plan(norm: int) -> None:
     """Scaling into an l1 ball may move two means apart: the plan's sensitivity allows for it."""
     noise = {1: "laplace", 2: "gaussian"}[norm]
-    privacy = {"randomizer": noise, "clip_norm": 0.3, "client_clip": 0.1}
+    privacy = {"randomizer": noise, "clip_norm": 0.3, "client_clip_norm": 0.1}
     config = parse_config({"data": {"clients": 3}, "privacy": privacy})
     plan = make_plan(config, Budgets(np.ones(3), np.full(3, 1e-5)), np.array([1, 4, 30]))
     first = 2.0 * 0.3 / np.array([1, 4, 30])
@@ -390,6 +422,51 @@ def test_clients_of_one_noise_share_a_grid_whatever_their_radii(randomizer: str)
     assert len(np.unique(plan.radius)) == 4 and len(np.unique(plan.scale)) == 1
     assert len({float(grid_step(plan.scale[0], radius)) for radius in plan.radius}) > 1
     assert np.unique(plan.step).tolist() == [grid_step(plan.scale[0], plan.radius.max())]
+
+
+@pytest.mark.parametrize("order", [slice(None, None, -1), [2, 5, 0, 4, 1, 3]])
+@pytest.mark.parametrize("unit", ["record", "client"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"privacy": {"personalization": "clipping", "clip_norm": 1e4}},
+        {"privacy": {"randomizer": "laplace", "personalization": "clipping", "clip_norm": 1e4}},
+        {"privacy": {"personalization": "noise", "client_clip": 0.3}},
+        {"server": {"weights": "inverse-variance"}},
+    ],
+)
+def test_plan_of_clients_in_another_order_is_that_plan(
+    settings: dict[str, dict[str, object]], unit: str, order: Any
+) -> None:
+    """A client's noise, clip and grid are its own, whoever comes before or last."""
+    # The widest clip is far wider than the noise, and sets the grid of all.
+    epsilon = np.array([0.1, 1.0, 2.0, 9.0, 9000.0, 9000.0])
+    records = np.array([3, 1, 7, 2, 5, 4]) if unit == "record" else np.full(6, 2)
+    privacy = {**settings.get("privacy", {}), "unit": unit}
+    config = parse_config({**settings, "data": {"clients": 6}, "privacy": privacy})
+
+    def plan(at: Any) -> Calibration:
+        delta = np.geomspace(1e-7, 1e-5, 6)
+        return make_plan(config, Budgets(epsilon[at], delta[at]), records[at])
+
+    own, other = plan(slice(None)), plan(order)
+    for name in (
+        "clip",
+        "mean_clip",
+        "radius",
+        "sensitivity",
+        "scale",
+        "weight",
+        "step",
+        "largest",
+    ):
+        one, same = getattr(own, name), getattr(other, name)
+        assert (one is None) == (same is None)
+        if one is not None:
+            np.testing.assert_allclose(one[order], same, rtol=1e-12, atol=0.0, err_msg=name)
+    for name in ("epsilon0", "delta0", "scale", "radius", "sensitivity"):
+        one, same = (getattr(each.classes, name)[each.class_of] for each in (own, other))
+        np.testing.assert_allclose(one[order], same, rtol=1e-12, atol=0.0, err_msg=name)
 
 
 def test_a_randomizers_grid_is_the_smallest_that_float32_holds() -> None:
@@ -441,11 +518,56 @@ def test_continuous_noise_keeps_every_budget(calibration: str, unit: str, weight
             assert calibration == "classical" or found >= 0.999 * delta[client]
 
 
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("calibration", ["analytic", "classical", "laplace"])
+def test_one_noise_for_all_keeps_every_budget(calibration: str, unit: str) -> None:
+    """Clips go with budgets. One record of few moves a mean further than one of many: the noise is
+    what the client asks for who needs most of it."""
+    privacy: dict[str, object] = {"unit": unit, "clip_norm": 0.7, "calibration": calibration}
+    if calibration == "laplace":
+        privacy |= {"randomizer": "laplace", "calibration": "analytic"}
+    tables = {"data": {"clients": 4}, "privacy": {**privacy, "personalization": "clipping"}}
+    epsilon, delta = np.array([0.1, 0.5, 1.0, 0.7]), np.array([1e-5, 1e-6, 1e-5, 1e-5])
+    records = np.array([30, 4, 2, 7])
+    plan = make_plan(parse_config(tables), Budgets(epsilon, delta), records)
+    assert np.ptp(plan.scale) == 0.0
+    assert plan.clip.max() == pytest.approx(0.7) and plan.clip.min() < 0.2
+    mu = 2.0 * plan.clip / (records if unit == "record" else 1) / plan.scale
+    if calibration == "laplace":
+        assert (mu <= epsilon * (1 + 1e-12)).all() and (mu / epsilon).max() > 0.999
+    else:
+        each = zip(epsilon.tolist(), mu.tolist(), delta.tolist(), strict=True)
+        spent = [gaussian_delta(e, m) / d for e, m, d in each]
+        assert max(spent) <= 1 + 1e-9 and (calibration == "classical" or max(spent) > 0.999)
+
+
+def test_a_discrete_reports_grid_follows_from_its_scale_and_radius() -> None:
+    """Also where the scale that keeps the budget needs a coarser grid than the first guess."""
+    privacy = {"randomizer": "discrete-gaussian", "unit": "client"}
+    config = parse_config({"run": {"entropy": "system"}, "privacy": privacy})
+    epsilon = np.linspace(0.2, 0.22, 9)
+    plan = make_plan(config, Budgets(epsilon, np.full(9, 1e-5)), np.full(9, 20))
+    guess = grid_steps(2.0 * sigmas_of(gaussian_mus(epsilon, np.full(9, 1e-5))), plan.radius)
+    assert (guess < plan.step).any()
+    assert np.array_equal(plan.step, grid_steps(plan.scale, plan.radius))
+    assert np.array_equal(plan.classes.step[plan.class_of], plan.step)
+
+
+def test_discrete_noise_of_very_few_steps_counts_as_its_budget() -> None:
+    """Of everybody: a run has one randomizer."""
+    privacy = {"randomizer": "discrete-gaussian", "unit": "client"}
+    config = parse_config({"run": {"entropy": "system"}, "privacy": privacy})
+    budgets = Budgets(np.array([1.0, 1e12]), np.full(2, 1e-5))
+    plan = make_plan(config, budgets, np.full(2, 20))
+    assert plan.scale[1] < 8.0 * plan.step[1]
+    assert [kind.noise for kind in plan.classes] == ["user", "user"]
+
+
 @pytest.mark.parametrize("clip", [None, 0.1])
 @pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
 def test_the_plan_keeps_every_budget(noise: str, clip: float | None) -> None:
     privacy = {"randomizer": noise, "unit": "client", "clip_norm": 0.7}
-    privacy |= {"client_clip": clip} if clip else {}
+    privacy |= {"client_clip_norm": clip} if clip else {}
     config = parse_config({"run": {"entropy": "system"}, "privacy": privacy})
     epsilon = np.array([0.1, 0.5, 0.5, 2.0, 8.0])
     budgets = Budgets(epsilon, np.array([1e-5, 1e-6, 1e-5, 1e-5, 1e-9]))
@@ -463,8 +585,44 @@ def test_the_plan_keeps_every_budget(noise: str, clip: float | None) -> None:
             assert zcdp_delta(rho, epsilon[client]) <= budgets.delta[client]
     kinds = [plan.classes[int(index)] for index in plan.class_of]
     assert [kind.epsilon0 for kind in kinds] == epsilon.tolist()
-    assert all(kind.noise == "user" for kind in kinds)
     zero = noise == "discrete-laplace"
+    # What discrete Laplace noise is as good as is not known: its budget counts.
+    assert all(kind.noise == ("user" if zero else noise) for kind in kinds)
+    assert [kind.scale for kind in kinds] == plan.scale.tolist()
+    assert zero or [kind.step for kind in kinds] == plan.step.tolist()
     assert [kind.delta0 for kind in kinds] == ([0.0] * 5 if zero else budgets.delta.tolist())
     # Reports that are cut at 2^23 steps pass the bound on honest ones.
     assert (plan.largest >= 2.0**23 * plan.step).all()
+
+
+def test_a_group_of_reports_of_any_clients_has_an_exact_float32_sum() -> None:
+    """Of noise on several grids: the largest reports there are, in steps of the finest grid."""
+    tables = {
+        "run": {"entropy": "system"}, "data": {"clients": 9}, "privacy": {"unit": "client"},
+        "budgets": {"distribution": "uniform", "low": 0.05, "high": 6.0},
+    }  # fmt: skip
+    config = parse_config(tables)
+    plan = make_plan(config, make_budgets(config.budgets, 9), np.ones(9, dtype=np.int64))
+    assert len(set(plan.step.tolist())) > 2 and plan.group > 1
+    # float32 holds every multiple of a step up to 2^24 of them, and sums of groups are such.
+    assert plan.group * plan.largest.max() <= 2.0**24 * plan.step.min()
+    assert (plan.group + 1) * plan.largest.max() > 2.0**24 * plan.step.min()
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_trial_sees_small_reports_beside_large_ones(which: int) -> None:
+    """Whoever mixes a little is seen in each client's own size, whatever the others'."""
+
+    class Mixing(LocalRandomizer):
+        def bound(self) -> np.ndarray:
+            return self.radius
+
+        def randomize(self, means: np.ndarray, clients: np.ndarray, noise: Noise) -> np.ndarray:
+            reports = np.array(means, dtype=np.float64)
+            if len(means) > 1:
+                reports[clients == which] *= 1.0 + 1e-4
+            return reports
+
+    radius = np.array([1e-4, 1e4, 1.0])
+    with pytest.raises(InvalidValueError, match="mixes clients"):
+        try_randomizer(Mixing(np.ones(3), np.zeros(3), radius), 12, "own:Mixing")

@@ -15,7 +15,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.directory import RunDirectory
-from fl_shuffle.runs.run import Run
+from fl_shuffle.runs.run import MetricsFile, Run
 from tests.crashes import resume
 from tests.small_federation import Launch, Play, model_bytes, rows, summary
 
@@ -35,7 +35,7 @@ def no_room(most: int = 16) -> Iterator[None]:
 ENDS = {
     "model": (running, "replace_file", 512),
     "ledger": (Ledger, "finish", 512),
-    "metrics": (Run, "_rewrite", 16),
+    "metrics": (MetricsFile, "__init__", 16),
     "summary": (RunDirectory, "write", 16),
 }
 """What of a run's end finds so little room."""

@@ -21,6 +21,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import SETTINGS
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data import Records
+from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import state_file
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
@@ -28,8 +29,8 @@ from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
-from fl_shuffle.runs.resume import changes_of, require_newest
-from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, released, resume
+from fl_shuffle.runs.resume import Resumed, changes_of, require_newest
+from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, opened, released, resume
 from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
 both = pytest.mark.parametrize("entropy", ["seeded", "system"])
@@ -55,16 +56,46 @@ def test_a_stopped_run_says_from_where_it_replays(
     assert (f"going on at round 2: {replayed}" in capsys.readouterr().err) == (entropy == "seeded")
 
 
+def test_open_run_is_whole_before_anything_is_asked_of_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "run", 6) as run:
+        assert run.resumed == Resumed(1, None, None)
+        assert rows(tmp_path / "run") == []
+        header = (tmp_path / "run" / "metrics.csv").read_text(encoding="utf-8")
+        assert header.startswith("round,")
+
+
+@both
+def test_open_run_says_where_the_stopped_one_continues(
+    entropy: str, crash: Crashing, monkeypatch: MonkeyPatch
+) -> None:
+    begun = list[Any]()
+    real = running.Run.__init__
+
+    def noted(self: Any, *given: Any) -> None:
+        real(self, *given)
+        accounted = self.accountant.client_totals().rounds.max()
+        begun.append((self.resumed, self.rounds, accounted, rows(self.ledger.path.parent)))
+
+    run = crash(2, "run.rounds=4", f"run.entropy={entropy}")
+    known = LedgerRecord(run)
+    monkeypatch.setattr(running.Run, "__init__", noted)
+    assert resume(run) == 0
+    ((resumed, last, accounted, lines),) = begun
+    assert resumed.round == known.first_round and resumed.counted is None
+    assert resumed.optimizer_state is not None and last == resumed.round - 1 == len(lines)
+    assert accounted == (last if entropy == "seeded" else len(known.rounds))
+
+
 @both
 def test_a_crashed_run_resumes_and_keeps_its_budget(
     entropy: str, crash: Crashing, play: Play
 ) -> None:
-    spent = [float(row["proven_epsilon"]) for row in rows(play("whole", "run.rounds=6"))]
+    spent = [float(row["shuffled_epsilon"]) for row in rows(play("whole", "run.rounds=6"))]
     target = (spent[4] + spent[5]) / 2
     settings = ("run.rounds=6", f"privacy.target_epsilon={target}", f"run.entropy={entropy}")
     run = crash(3, *settings)
     assert resume(run) == 0
-    assert summary(run)["rounds"] == 5 and summary(run)["proven_epsilon"] <= target
+    assert summary(run)["rounds"] == 5 and summary(run)["shuffled_epsilon"] <= target
     if entropy == "seeded":
         assert model_bytes(play("straight", *settings)) == model_bytes(run)
         assert [row["round"] for row in rows(run)] == ["1", "2", "3", "4", "5"]
@@ -77,6 +108,36 @@ def test_the_file_knows_of_a_release_before_it_happens(crash: Crashing) -> None:
     assert resume(run) == 0
     spend = LedgerRecord(run).recorded_spend
     assert spend is not None and spend[:, 0].max() == 4
+
+
+def test_whoever_is_killed_after_a_step_of_a_round_has_it_on_disk(tmp_path: Path) -> None:
+    """Reserved, committed, amended by reports that cannot be used, and what stops a run: each is in
+    a copy of the folder that is made right behind it."""
+    everybody, folder, copies = np.ones(12, dtype=bool), tmp_path / "run", iter(range(9))
+
+    def left() -> LedgerRecord:
+        return LedgerRecord(shutil.copytree(folder, tmp_path / f"killed-{next(copies)}"))
+
+    with opened(folder, 12) as run:
+        run.reserve(1, everybody)
+        assert left().entries == 1 and not left().attempts
+        run.commit(1, everybody)
+        assert [unusable for *_, unusable in left().attempts] == [0]
+        spend, _ = run.amend(1, everybody, 3)
+        known = left()
+        assert [unusable for *_, unusable in known.attempts] == [3]
+        assert known.spent("shuffled") == spend.columns["shuffled"].worst
+        assert [kind for number, kind, _ in known.notes if number] == ["unusable"]
+        # Fewer, when they are asked for again, are still those.
+        fewer, _ = run.amend(1, everybody, 1)
+        assert [unusable for *_, unusable in left().attempts] == [3]
+        for name in ("shuffled", "sum"):
+            assert fewer.columns[name].worst == spend.columns[name].worst
+        assert left().spent("shuffled") == spend.columns["shuffled"].worst
+        assert len([kind for number, kind, _ in left().notes if number]) == 1
+        run._lifetime = np.zeros(12)
+        assert run.reserve(2, everybody) is None
+        assert [kind for number, kind, _ in left().notes if number][-1] == "stopped"
 
 
 def test_a_sequential_round_under_way_is_counted(
@@ -107,7 +168,7 @@ def test_nothing_left_to_do_has_numbers(entropy: str, crash: Crashing, play: Pla
     whole = play("whole", f"run.entropy={entropy}")
     assert resume(run) == 0
     learned = ("accuracy",) if entropy == "seeded" else ()
-    for name in ("rounds", "proven_epsilon", "columns", *learned):
+    for name in ("rounds", "shuffled_epsilon", "columns", *learned):
         assert summary(run)[name] == summary(whole)[name]
     assert (model_bytes(run) == model_bytes(whole)) == (entropy == "seeded")
 
@@ -186,7 +247,7 @@ def test_a_changed_ledger_is_refused(change: str, crash: Crashing, refused: Refu
         ("server.learning_rate=0.7", "server.learning_rate = 0.7: it was started with 0.5"),
         ("run.entropy=system", "run.entropy = 'system'"),
         ("run.rounds=2", "rounds may only be added"),
-        ("run.rounds=5", "with server.decay or server.averaging"),
+        ("run.rounds=5", "with server.lr_schedule or server.averaging_fraction"),
         ("run.ray_address=auto", "run.ray_address = 'auto': is for run.engine = 'ray'"),
         ("run.supernodes=nodes.csv", "a simulation has no SuperNodes"),
     ],
@@ -195,7 +256,7 @@ def test_what_a_run_may_change_when_it_goes_on(
     setting: str, words: str, crash: Crashing, refused: Refused
 ) -> None:
     """It stays in its folder, and the change is noted; what was promised is one line."""
-    run = crash(1, "server.decay=linear")
+    run = crash(1, "server.lr_schedule=linear")
     if words:
         assert words in refused(run, "--set", setting)
     else:
@@ -220,7 +281,7 @@ def test_a_ledger_that_lacks_one_entry_is_older(more: int, seeded: bool, tmp_pat
 
 MAY_CHANGE = {
     *("run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes", "run.ray_address"),
-    *("data.root", "budgets.file"),
+    *("run.checkpoint_every", "data.root", "budgets.file"),
 }
 
 
@@ -261,15 +322,21 @@ def test_budgets_may_lie_elsewhere_when_they_are_the_same(
     old.write_text(budgets)
     run, moved = crash(2, SYSTEM, options=("--budgets", str(old))), f"budgets.file={new}"
     old.unlink()
-    new.write_text(budgets.replace("2.0", "0.1", 1))
-    assert "its budgets or clipping changed" in refused(run, "--set", moved)
+    # Another budget, and the same ones of which two clients have each other's.
+    swapped = [*lines[:3], "3,2.7,1e-5\n", *lines[4:7], "7,2.3,1e-5\n", *lines[8:]]
+    for other in (
+        budgets.replace("2.0", "0.1", 1),
+        budgets.replace("".join(lines), "".join(swapped)),
+    ):
+        assert other != budgets
+        new.write_text(other)
+        assert "its budgets or clipping changed" in refused(run, "--set", moved)
     new.write_text(budgets)
     with monkeypatch.context() as patch:
-        patch.setattr("fl_shuffle.data.task._cache", {})
-        patch.setattr("fl_shuffle.data.task._data_cache", {})
+        run_cache.forget()
         patch.setattr(Records, "fingerprint", lambda self: "another")
         assert "its data changed" in refused(run, "--set", moved)
-    monkeypatch.setattr("fl_shuffle.data.task._cache", {})
+    run_cache.forget()
     assert resume(run, "--set", moved) == 0
     (told,) = notes(run, "changed")
     assert told.startswith(f"resumed with budgets.file = {str(new)!r}")
@@ -287,7 +354,7 @@ def test_the_one_file_is_enough(small: Path, tmp_path: Path) -> None:
     assert seen == [1, 2, 3] and not list(run.glob("ledger.sqlite-*"))
 
 
-LARGE = ("run.rounds=6", "server.optimizer=adam", "server.averaging=0.9")
+LARGE = ("run.rounds=6", "server.optimizer=adam", "server.averaging_fraction=0.9")
 
 
 @pytest.fixture

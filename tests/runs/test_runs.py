@@ -11,8 +11,9 @@ import pytest
 from pytest import CaptureFixture, MonkeyPatch, approx
 
 import fl_shuffle as fs
+from fl_shuffle.accounting.accountant import Preview
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_epsilon
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.cli import main
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.ledger.reader import LedgerRecord
@@ -31,10 +32,10 @@ def test_a_run_directory_holds_everything(play: Play, capsys: CaptureFixture[str
     assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
             "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
     assert [row["round"] for row in rows(run)] == ["1", "2", "3"]
-    proven = [float(row["proven_epsilon"]) for row in rows(run)]
+    proven = [float(row["shuffled_epsilon"]) for row in rows(run)]
     assert proven == sorted(proven) and proven[0] > 0
     final, known = summary(run), LedgerRecord(run)
-    assert final["proven_epsilon"] == approx(proven[-1])
+    assert final["shuffled_epsilon"] == approx(proven[-1])
     assert known.rounds.tolist() == [1, 2, 3] and len(known.attempts) == 3
     assert known.recorded_spend is not None and known.recorded_spend[:, 0].tolist() == [3.0] * 12
     assert known.recorded_spend[:, 1].max() == approx(proven[-1])
@@ -45,6 +46,15 @@ def test_a_run_directory_holds_everything(play: Play, capsys: CaptureFixture[str
     assumed = [text for _, kind, text in known.notes if kind == "assumption"]
     assert final["assumptions"] == assumed and f"{len(assumed)} assumptions" in shown
     assert "readings and no guarantee" in assumed[0] and "seeded" in assumed[1]
+
+
+@pytest.mark.parametrize(("every", "measured"), [(1, "123"), (2, "23"), (3, "3"), (7, "3")])
+def test_a_model_is_measured_every_so_many_rounds_and_at_the_end(
+    every: int, measured: str, play: Play
+) -> None:
+    run = play("run", f"run.evaluate_every={every}")
+    assert "".join(row["round"] for row in rows(run) if row["accuracy"]) == measured
+    assert summary(run)["accuracy"] == approx(float(rows(run)[-1]["accuracy"]))
 
 
 ODD_MODELS = """
@@ -74,7 +84,7 @@ def test_nothing_is_left_behind_by_a_refused_run(
         assert len(errors) == 1 and errors[0].startswith("fl-shuffle: error:")
 
 
-def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
+def test_a_round_has_its_worst_client_and_every_client_its_own_bill(
     play: Play, tmp_path: Path
 ) -> None:
     """Every client has a budget of its own: what is written down, and for whom."""
@@ -96,19 +106,14 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(
     np.testing.assert_array_equal(rounds, taken)
     np.testing.assert_allclose(local, expected, rtol=1e-10)
     assert (proven <= local * (1.0 + 1e-12)).all()
-    listed = stored(run, "SELECT class_id, n_reports, local FROM round_classes WHERE round = 3")
-    assert 0 < len(listed) <= 64
-    client_of = np.argsort(read.class_of)
-    for own, reports, epsilon in listed:
-        assert reports == 1 and presence[2][client_of[own]]
-        assert epsilon == approx(expected[client_of[own]], rel=1e-10)
+    assert stored(run, "SELECT local FROM rounds WHERE round = 3") == [(approx(max(expected)),)]
 
 
 def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Path) -> None:
     everybody, few = np.ones(3000, dtype=bool), np.arange(3000) < 5
     with opened(tmp_path / "free", 3000) as run:
-        whole = run.accountant.client_epsilons_after(1, everybody)[0]
-        assert whole < 0.5 * run.accountant.client_epsilons_after(1, few)[0]
+        whole = run.accountant.preview(1, everybody).client_epsilons()[0]
+        assert whole < 0.5 * run.accountant.preview(1, few).client_epsilons()[0]
     with opened(tmp_path / "run", 3000, client_epsilon=1.01 * whole) as run:
         allowed = run.reserve(1, everybody)
         assert allowed is not None and allowed.all()
@@ -121,29 +126,31 @@ def test_a_batch_beyond_the_target_is_thrown_away(tmp_path: Path) -> None:
     """With everybody the round is within the target; with the few that arrived it is not."""
     everybody, few = np.ones(10, dtype=bool), np.arange(10) < 5
     with opened(tmp_path / "free", 10, release="sum") as run:
-        whole = run.accountant.preview(1, everybody).headline
+        whole = run.accountant.preview(1, everybody).spend.headline
     with opened(tmp_path / "run", 10, release="sum", target_epsilon=1.01 * whole) as run:
         assert run.reserve(1, everybody) is not None
         assert run.commit(1, few) is None and not released(tmp_path / "run")
         assert run.commit(1, everybody) is not None
 
 
-def test_who_leaves_hides_nobody_and_others_follow(tmp_path: Path) -> None:
+def test_who_leaves_hides_nobody_and_others_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client whose lifetime is spent stays away. The others hide one another less without it, and
     of them more must leave."""
     limits = np.linspace(2.0, 4.0, 400)
 
-    def epsilons(number: int, present: np.ndarray, unusable: int = 0) -> np.ndarray:
+    def epsilons(present: np.ndarray) -> np.ndarray:
         """Those of an accountant: the fewer clients are present, the more each of them spends."""
         return np.where(present, 2.5 * (400 / max(1, int(present.sum()))) ** 0.1, 0.0)
 
     with opened(tmp_path / "run", 400, client_epsilon=1e9) as run:
         run._lifetime = limits
-        run.accountant.client_epsilons_after = epsilons  # type: ignore[method-assign]
+        monkeypatch.setattr(Preview, "client_epsilons", lambda each: epsilons(each.present))
         everybody = np.ones(400, dtype=bool)
-        allowed = run._within_lifetime(1, everybody)
+        allowed = run._within_lifetime(1, everybody).present
         assert everybody.all() and 200 < allowed.sum() < (limits >= 2.5).sum()
-        assert (epsilons(1, allowed)[allowed] <= limits[allowed]).all()
+        assert (epsilons(allowed)[allowed] <= limits[allowed]).all()
 
 
 def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None:
@@ -167,12 +174,12 @@ def test_every_output_gives_the_same_sum(play: Play, capsys: CaptureFixture[str]
     shown = capsys.readouterr().out
     assert model_bytes(run) == model_bytes(plain)
     final, before = summary(run), summary(plain)
-    for name in ("proven_epsilon", "sum_epsilon", "epsilon_quantiles", "columns", "accuracy"):
+    for name in ("shuffled_epsilon", "sum_epsilon", "epsilon_quantiles", "columns", "accuracy"):
         assert final[name] == before[name], name
-    assert (before["headline"], before["epsilon"]) == ("proven", before["proven_epsilon"])
+    assert (before["headline"], before["epsilon"]) == ("shuffled", before["shuffled_epsilon"])
     assert (final["headline"], final["epsilon"]) == ("sum", final["sum_epsilon"])
     headline = final["epsilon"]
-    assert 0.0 < headline < 0.9 * final["proven_epsilon"]
+    assert 0.0 < headline < 0.9 * final["shuffled_epsilon"]
     # Metrics, the Python face and the screen; the page, tables and views have tests of their own.
     last = rows(run)[-1]
     assert float(last["sum_epsilon"]) == approx(headline, rel=1e-9)
@@ -182,12 +189,15 @@ def test_every_output_gives_the_same_sum(play: Play, capsys: CaptureFixture[str]
     assert record.worst.epsilon == headline == result.epsilon == result.sum_epsilon
     assert record.worst.profile([headline])[0] <= 1.001e-5
     bill = result.ledger.client(record.worst.client)
-    assert bill.epsilon == bill.sum_epsilon == headline < bill.proven_epsilon <= bill.local_epsilon
-    (first,) = [line for line in shown.splitlines() if line.startswith("epsilon ")]
-    assert first.split()[:3] == ["epsilon", f"{headline:.4g}", "proven"] and "sums" in first
+    assert (
+        bill.epsilon == bill.sum_epsilon == headline < bill.shuffled_epsilon <= bill.local_epsilon
+    )
+    first, _ = [line for line in shown.splitlines() if line.startswith("epsilon ")]
+    assert first.split()[:2] == ["epsilon", f"{headline:.4g}"]
+    assert "proven" in first and "sums" in first
     removed = add_remove_epsilon(headline, 1e-5)
     assert final["sum_epsilon_add_remove"] == removed == result.sum_epsilon_add_remove < headline
-    (other,) = [line for line in shown.splitlines() if line.startswith("  removed ")]
+    (other,) = [line for line in shown.splitlines() if line.startswith("  add-remove ")]
     assert other.split()[1] == f"{removed:.4g}" and ADD_REMOVE_WORDS in other
     assert main(["ledger", str(run), "--client", str(record.worst.client)]) == 0
     assert f"{removed:.4g} is {ADD_REMOVE_WORDS}" in capsys.readouterr().out
@@ -213,14 +223,14 @@ def test_lifetimes_follow_what_is_released(play: Play, tmp_path: Path) -> None:
     run = play("run", SUM, WEIGHTS, "run.rounds=6", options=("--budgets", str(path)))
     spent = read_run(run).totals
     assert (spent.sum[:9] <= 1.0).all() and (spent.rounds[9:] == 6).all()
-    assert spent.proven[:9].max() > 1.0
+    assert spent.shuffled[:9].max() > 1.0
     # Weights expose clients differently, so that they leave one after the other.
     assert 0 < spent.rounds[:9].min() < spent.rounds[:9].max()
 
 
 @pytest.mark.parametrize("release", ["reports", "sum"])
 def test_no_round_goes_beyond_the_target_by_any_digit(release: str, play: Play) -> None:
-    column = {"reports": "proven", "sum": "sum"}[release]
+    column = {"reports": "shuffled", "sum": "sum"}[release]
     settings = (f"privacy.release={release}", "run.rounds=4", "privacy.randomizer=gaussian")
     third = LedgerRecord(play("free", *settings)).epsilons[column][2]
     for name, share, rounds in (("below", 1.0 - 1e-9, 2), ("above", 1.0 + 1e-9, 3)):
@@ -229,6 +239,46 @@ def test_no_round_goes_beyond_the_target_by_any_digit(release: str, play: Play) 
         kept = LedgerRecord(run).epsilons[column]
         assert summary(run)["rounds"] == len(kept) == rounds
         assert (kept <= target).all()
+
+
+LAPLACE = ("privacy.randomizer=laplace", "budgets.distribution=constant", "budgets.epsilon=1.0")
+
+
+def test_runs_with_laplace_reports_publish_their_renyi_epsilon(
+    play: Play, capsys: CaptureFixture[str]
+) -> None:
+    """One number, that of `fs.bound`, in every place, with its status."""
+    run = play("run", *LAPLACE, quiet=False)
+    screen = capsys.readouterr()
+    query = {"epsilon0": 1.0, "clients": 12, "delta": 1e-5}
+    wanted = [fs.bound(method="rdp", rounds=rounds, **query).epsilon for rounds in (1, 2, 3)]
+    result, final = fs.Result(run), summary(run)
+    assert [value for (value,) in stored(run, "SELECT rdp FROM rounds")] == approx(wanted, rel=1e-6)
+    assert [float(row["rdp_epsilon"]) for row in rows(run)] == approx(wanted, rel=1e-6)
+    assert result.metrics["rdp_epsilon"].tolist() == approx(wanted, rel=1e-6)
+    column = final["columns"]["rdp"]
+    assert column["epsilon"] == approx(wanted[2], rel=1e-6) and column["status"] == "proven"
+    assert final["headline"] == "shuffled"
+    assert f"  RDP         {wanted[2]:<8.4g} proven, by Renyi divergences" in screen.out
+    (heads,) = [line for line in screen.err.splitlines() if line.split()[:1] == ["round"]]
+    (last,) = [line for line in screen.err.splitlines() if line.split()[:1] == ["3/3"]]
+    assert len(heads) <= 80
+    assert dict(zip(heads.split(), last.split(), strict=True))["RDP"] == f"{wanted[2]:.4g}"
+    assert main(["ledger", str(run), "--format", "csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
+    assert [float(line["rdp_epsilon"]) for line in table] == approx(wanted, rel=1e-6)
+
+
+def test_runs_with_gaussian_reports_have_no_renyi_epsilon(
+    play: Play, capsys: CaptureFixture[str]
+) -> None:
+    run = play("run", quiet=False)
+    screen = capsys.readouterr()
+    assert "RDP" not in screen.out + screen.err
+    column = summary(run)["columns"]["rdp"]
+    assert column["epsilon"] is None and "pure local budget" in column["note"]
+    assert [row["rdp_epsilon"] for row in rows(run)] == [""] * 3
 
 
 ANALYZERS = "import torch\ndef median(reports): return reports.median(dim=0).values\n"
@@ -247,24 +297,47 @@ def test_where_there_is_no_sum_the_column_says_why(
         final = summary(run)
         column = final["columns"]["sum"]
         assert column["epsilon"] is final["sum_epsilon"] is None and words in column["note"]
-        assert final["headline"] == "proven"
+        assert final["headline"] == "shuffled"
         assert "only sums of" not in json.dumps(final["assumptions"])
         assert rows(run)[0]["sum_epsilon"] == "" and np.isnan(read_run(run).totals.sum).all()
+
+
+OWN_NOISE = """
+def laplace(mean, epsilon0, delta0, generator):
+    return mean + generator.laplace(0.0, 2.0 / epsilon0, mean.shape)
+"""
+
+
+def test_sums_of_which_nothing_is_proven_are_accounted_as_reports(
+    play: Play, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
+) -> None:
+    """Of a user's own noise: on screen, in the summary and in Python."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_noise.py").write_text(OWN_NOISE)
+    own = "privacy.randomizer=own_noise:laplace"
+    run = play("own", SUM, own, "run.rounds=1", quiet=False)
+    final, result = summary(run), fs.Result(run)
+    assert final["columns"]["sum"]["epsilon"] is None
+    assert final["headline"] == result.headline == "shuffled"
+    assert final["epsilon"] == final["shuffled_epsilon"] == result.epsilon > 0.0
+    assert math.isnan(result.sum_epsilon) and result.ledger.client(0).epsilon > 0.0
+    assert not read_run(run).differing.size  # what says nothing is counted again as nothing
+    assert f"epsilon       {final['epsilon']:<8.4g} " in capsys.readouterr().out
 
 
 def test_two_rounds_of_three_reports_cost_what_six_of_one_do(play: Play, tmp_path: Path) -> None:
     """The mean's noise falls, and each report is paid for, whoever adds up."""
     wanted = rows(play("six", "run.rounds=6"))[-1]
     for setting in ("run.noise=per-report", "server.analyzer=coordinate-median",
-                    "run.noise=pooled"):  # fmt: skip
+                    "run.noise=per-sum"):  # fmt: skip
         found = rows(play(setting, "run.rounds=2", "privacy.reports_per_round=3", setting))[-1]
-        for price in ("gspa", "proven", "sum", "local", "lower"):
+        for price in ("gspa", "shuffled", "sum", "local", "shuffled_lower"):
             paid, due = found[f"{price}_epsilon"], wanted[f"{price}_epsilon"]
             if paid or "median" not in setting:
                 assert float(paid) == approx(float(due), rel=1e-9), price
     # What the accountant says again from the ledger is what was written.
     record = read_run(tmp_path / "run.noise=per-report")
-    assert record.totals.headline.max() == approx(float(wanted["proven_epsilon"]))
+    assert record.totals.headline.max() == approx(float(wanted["shuffled_epsilon"]))
     assert record.totals.rounds.tolist() == [2] * 12
 
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_shuffle.errors import ConfigError, PrivacyBudgetError
-from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.randomizers.seeds import SeedTree
 from fl_shuffle.shuffler.local import OUT_OF_RANGE, Batch, LocalShuffler, PartialSum, Reports
 
 DIMENSION = 7
@@ -85,6 +84,28 @@ def test_a_row_that_no_honest_client_sends_is_dropped_alone(
 
 
 @both_kinds
+@pytest.mark.parametrize("batches", [1, 2])
+def test_every_request_is_held_to_its_own_clients_limits(keep: bool, batches: int) -> None:
+    """Requests in any order, for clients in no order: each at its limit, and one beyond."""
+    largest = 2.0 ** np.arange(12.0)
+    clients = np.random.default_rng(2).permutation(12)
+    batch, position = opened(largest, keep=keep, batches=batches), 3
+    for own in (clients[7:], clients[:3], clients[3:7]):
+        rows = torch.from_numpy(np.tile(largest[own, None], (batches, DIMENSION))).float()
+        rows[:, 2] *= -1.0
+        beyond = own == 5
+        rows[-len(own) :][torch.from_numpy(beyond), DIMENSION - 1] *= -1.0 - 2.0**-10
+        taken = batch.add(Reports(rows.numpy()), own, position)
+        assert np.array_equal(taken, ~beyond)
+        position -= 1
+    assert np.array_equal(batch.close(), np.arange(12) != 5)
+    wanted = largest.sum() - largest[5]
+    found = batch.release()
+    assert found.count == 11 * batches
+    assert found.mean()[0] == np.float32(wanted / 11) == -found.mean()[2]
+
+
+@both_kinds
 def test_of_several_batches_each_is_permuted_and_a_client_is_in_all_or_in_none(keep: bool) -> None:
     first, second = torch.cat(chunks(8)), torch.cat(chunks(16)[8:])
     rows, there = torch.cat([first, second]), np.arange(40) != 7
@@ -107,10 +128,28 @@ def test_of_several_batches_each_is_permuted_and_a_client_is_in_all_or_in_none(k
     assert not torch.equal(places[0], torch.arange(39)) and not torch.equal(*places)
 
 
-def test_a_sum_is_nothing_where_reports_are_wanted_and_they_where_their_noise_is_added() -> None:
+def test_batch_of_reports_takes_no_sum() -> None:
     kept = opened(np.full(5, np.inf), keep=True)
     assert not kept.add(PartialSum(np.ones(7), np.ones(5, bool)), np.arange(5), 0).any()
     assert "sent a sum" in str(kept.reasons)
-    noise = AggregateNoise("gaussian", np.ones(5), np.full(5, 2.0**-20))
-    with pytest.raises(ConfigError, match="set run.noise = 'per-report'"):
-        added(opened(np.full(5, 9.0), keep=False, noise=noise), torch.ones(5, DIMENSION))
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_nodes_sum_is_held_to_the_reports_that_are_in_it(batches: int) -> None:
+    """Each of its clients may have sent the largest report there is to each batch, and the others
+    nothing."""
+    largest, valid = np.arange(1.0, 6.0), np.array([True, False, True, True, False])
+    clients, most = np.arange(5), 8.0 * batches  # of clients 0, 2 and 3
+    for sign in (1.0, -1.0):
+        for size, taken in ((most, True), (most + 2.0**-10, False), (np.inf, False)):
+            total = np.zeros(DIMENSION)
+            total[3] = sign * size
+            batch = opened(largest, keep=False, batches=batches)
+            assert np.array_equal(batch.add(PartialSum(total, valid), clients, 0), valid & taken)
+            if not taken:
+                assert batch.reasons == Counter({OUT_OF_RANGE: 5})
+                continue
+            assert np.array_equal(batch.close(), valid)
+            released = batch.release()
+            assert released.count == 3 * batches and released.total is not None
+            assert np.array_equal(released.total.numpy(), total)

@@ -92,8 +92,8 @@ def test_mlflow_is_told_the_runs_own_numbers(
     events, result = played
     told = told_to(MlflowTracker, events, times=times)
     metrics = [(a[1], a[2], o) for name, a, o in told if name == "log_metric"]
-    proven = [(value, o["step"]) for name, value, o in metrics if name == "epsilon/proven"]
-    assert proven == [(pytest.approx(result.metrics["proven_epsilon"][k]), k + 1) for k in (0, 1)]
+    proven = [(value, o["step"]) for name, value, o in metrics if name == "epsilon/shuffled"]
+    assert proven == [(pytest.approx(result.metrics["shuffled_epsilon"][k]), k + 1) for k in (0, 1)]
     assert ("final/epsilon", pytest.approx(result.epsilon)) in [(n, v) for n, v, _ in metrics]
     stamps = [o["timestamp"] for _, _, o in metrics]
     assert (min(stamps) > 1e12) if times else (max(stamps) <= 2)
@@ -132,8 +132,8 @@ def test_tensorboards_scalars_are_the_runs_numbers(
     events, result = played
     told = told_to(lambda: TensorboardTracker(tmp_path), events, times=False)
     scalars = [(a, o["walltime"]) for name, a, o in told if name == "add_scalar"]
-    proven = [(a[1], time) for a, time in scalars if a[0] == "epsilon/proven"]
-    assert [value for value, _ in proven] == pytest.approx(list(result.metrics["proven_epsilon"]))
+    proven = [(a[1], time) for a, time in scalars if a[0] == "epsilon/shuffled"]
+    assert [value for value, _ in proven] == pytest.approx(list(result.metrics["shuffled_epsilon"]))
     assert [time for _, time in proven] == [1.0, 2.0] and told[-1][0] == "close"
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700

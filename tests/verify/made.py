@@ -18,7 +18,7 @@ ROUND = ("facts", "rounds", 0)
 
 
 def golden(kind: str) -> dict[str, Any]:
-    """The certificate of this kind that every version accepts: few points, coarse laws."""
+    """The certificate of this kind that every version accepts: few points, coarse distributions."""
     path = ROOT / f"tests/golden/certificates/{kind}.json"
     return dict(json.loads(path.read_text(encoding="utf-8")))
 

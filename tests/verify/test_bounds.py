@@ -1,43 +1,45 @@
 """Each bound of the verifier against brute force, against a closed form, or against the accountant.
 
-Lengths are in noise widths.
+Lengths are in noise standard deviations.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
-from flint import arb, arb_mat
+from flint import arb, arb_mat, fmpq
 from scipy.stats import norm
 
 from fl_shuffle.certificates import convex_order
-from fl_shuffle.certificates.gram_order import Setting, gaussian_delta, gram_point
+from fl_shuffle.certificates.gram_order import RoundGeometry, gaussian_delta, gram_point
 from fl_shuffle.certificates.lines import line
 from fl_shuffle.verify import balls
-from fl_shuffle.verify.gaussian import Group, Round
+from fl_shuffle.verify.gaussian import Group, Round, hiding_variance
 from fl_shuffle.verify.gram import EXTRA, NOTHING, Gram, Others, Places, boxes, corner, law
-from fl_shuffle.verify.line import Line
+from fl_shuffle.verify.line import Contour
 from fl_shuffle.verify.reading import Fields, Refused, Work
 from fl_shuffle.verify.rounds import composed, kinks
-from fl_shuffle.verify.shuffled import WAYS, by_chords, comparison, point_delta
+from fl_shuffle.verify.shuffled import WAYS, by_chords, comparison, point_delta, setting_of
 from tests import oracles
 
 PLENTY = 1e12
 LETTERS = [chr(ord("a") + i) for i in range(len(EXTRA))]
 GRID = {"width": "0.1", "low": "-60", "top": "60", "bottom": "60"}
-EQUAL = Setting(1.0, 0.5, ((0.5, 700),))
+EQUAL = RoundGeometry(1.0, 0.5, ((0.5, 700),))
 QUARTERS = "xyxyddyddxyddyd.yxyddyd.."
 """Of the square, the boxes of two halvings of either side."""
-WEAK = Setting(0.06, 0.03, ((0.0293, 10), (0.05, 9)))
+WEAK = RoundGeometry(0.06, 0.03, ((0.0293, 10), (0.05, 9)))
 
 
-def verified(setting: Setting, epsilon: float, witness: Any) -> float:
+def verified(setting: RoundGeometry, epsilon: float, witness: Any) -> float:
     """What the verifier proves at this point of one round's curve."""
     own, move = arb(setting.own), arb(setting.move)
     groups = tuple(Others(own, arb(c), move, n) for c, n in setting.groups)
@@ -60,6 +62,64 @@ def test_colluders_are_those_in_the_smallest_balls_and_other_grids_hide_nobody()
     assert hiding(4) == [(2, 1), (3, 2)]
     assert hiding(6) == [(3, 1)]
     assert hiding(7) == hiding(100) == hiding(0, grid=1024) == []
+
+
+def test_a_sum_hides_by_the_least_that_its_honest_reports_have() -> None:
+    """Section 14, c = 4, in whole numbers, against every choice of colluders; grids and scales lie
+    about the limits from which on a report counts beside another."""
+    draw, counted = np.random.default_rng(3), Counter[bool]()
+    for _ in range(400):
+        grids = [fmpq(2) ** int(draw.integers(-2, 3)) for _ in range(4)]
+        scales = [
+            grid * int(draw.choice([7, 8, 9, 11, 12, 23, 24, 45, 46, 90, 91])) for grid in grids
+        ]
+        counts = draw.integers(1, 3, 3).tolist()
+        others = [
+            Group(scale, fmpq(1), grid, fmpq(1), count)
+            for scale, grid, count in zip(scales[1:], grids[1:], counts, strict=True)
+        ]
+        colluders = int(draw.integers(0, sum(counts) + 1))
+        own = Round(scales[0], fmpq(1), grids[0], 1, fmpq(1), tuple(others), colluders)
+
+        def variance(other: Group, own: Round = own) -> fmpq:
+            bridged = min(own.scale / own.grid, other.scale / other.grid) >= 8
+            if own.grid != other.grid:
+                fine, coarse = sorted([own, other], key=lambda one: one.grid)
+                bridged &= fine.scale**2 >= 32 * coarse.grid**2
+            counted[bridged] += 1
+            return other.scale**2 - 64 * other.grid**2 if bridged else fmpq(0)
+
+        each = [variance(other) for other in others for _ in range(other.count)]
+        kept = itertools.combinations(each, len(each) - colluders)
+        least = own.scale**2 - 64 * own.grid**2 + min(sum(some, fmpq(0)) for some in kept)
+        assert hiding_variance(own) == max(own.scale**2, least)
+    assert min(counted.values()) > 100
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_rounds_of_one_type_are_bounded_by_the_worst_of_each_fact(order: tuple[int, ...]) -> None:
+    """One has the largest ball, another the largest move, the third the fewest others."""
+
+    def each(radius: int, move: int, others: int) -> Round:
+        lengths = [fmpq(length) for length in (2, radius, 1)]
+        alike = Group(*lengths, fmpq(move), others)
+        return Round(*lengths, 1, fmpq(move), (alike,), 0)
+
+    worst = each(3, 2, 9), each(2, 4, 8), each(1, 1, 7)
+    rounds = [worst[place] for place in order]
+
+    def groups(*found: tuple[str, str]) -> Fields:
+        listed = [{"radius": radius, "count": count} for radius, count in found]
+        return Fields({"groups": listed}, "type")
+
+    move, (others,) = setting_of(rounds, groups(("3", "7")))
+    assert (move, others.move, others.own, others.reach) == (2, 2, arb(1.5), arb(1.5))
+    for too_many in ([("3", "8")], [("2", "1")], [("3", "7"), ("3", "1")]):
+        with pytest.raises(Refused, match="more others than the facts state within a radius"):
+            setting_of(rounds, groups(*too_many))
+    coarser = dataclasses.replace(worst[0], scale=fmpq(4))
+    with pytest.raises(Refused, match="rounds of different scales"):
+        setting_of([*rounds, coarser], groups(("3", "7")))
 
 
 # --- One curve, and many rounds -------------------------------------------------------------------
@@ -119,11 +179,11 @@ def test_a_sum_of_equal_terms_against_enumeration(count: int) -> None:
     in_balls = [(arb(mass), arb(value)) for mass, value in terms]
     masses = arb_mat([[mass for mass, _ in in_balls]])
     for odd in ({}, {"theta": "3"}, {"last": "9"}, {"h": "1"}, {"smoothing": "2"}):
-        rule = Line(Fields({"exact": "3"} | line(p, x, count, 0.01) | odd, "line"), count)
+        rule = Contour(Fields({"exact": "3"} | line(p, x, count, 0.01) | odd, "line"), count)
         found = float(rule.of_equals(in_balls, Work(PLENTY)))
         assert true * (1 - 1e-12) <= found
         assert odd or found <= 1.02 * true
-        # Of many laws at once.
+        # Of many distributions at once.
         (row,) = (masses * arb_mat([rule.columns(value, True) for _, value in in_balls])).tolist()
         assert true * (1 - 1e-12) <= float(rule.bound(row, *rule.weights()))
 
@@ -185,7 +245,7 @@ def matrix(gram: Gram) -> tuple[float, float, float]:
 )
 @pytest.mark.parametrize("a", [1.0, 1.5])
 def test_a_law_lies_just_above_the_true_one(d1: float, d2: float, b: float, a: float) -> None:
-    """Stop-losses of the finite law, what it leaves out added."""
+    """Stop-losses of the finite distribution, what it leaves out added."""
     gram, places = Gram(arb(d1), arb(d2), arb(b)), Places(Fields(GRID, "the grid of the tests"))
     masses, left = law(gram, arb(a), 8, places)
     values, p = (np.array([float(x) for x in each]) for each in (places.values, masses))
@@ -282,13 +342,15 @@ def page_point(epsilon: float) -> Any:
         (EQUAL, 0.0, 0.01),
         (EQUAL, 0.1, 0.01),
         # One of two groups wider than the client, whose mean moves by less than its diameter.
-        (Setting(0.5, 0.4, ((0.4, 200), (0.6, 100))), 0.05, 0.03),
+        (RoundGeometry(0.5, 0.4, ((0.4, 200), (0.6, 100))), 0.05, 0.03),
         # Weak reports, whose weights are all about one.
         (WEAK, 0.0, 0.03),
         (WEAK, 0.05, 0.03),
     ],
 )
-def test_a_point_is_about_the_accountants(setting: Setting, epsilon: float, close: float) -> None:
+def test_a_point_is_about_the_accountants(
+    setting: RoundGeometry, epsilon: float, close: float
+) -> None:
     delta = gaussian_delta(setting, epsilon)
     found = verified(setting, epsilon, gram_point(setting, epsilon, delta))
     assert found == pytest.approx(delta, rel=close)

@@ -1,4 +1,5 @@
-"""Which facts bind which claim: the table of docs/proofs.md, section 17, against the verifier.
+"""Which facts bind which claim: the table of docs/research/proofs, section 17, against the
+verifier.
 
 Every claim of the table is written with facts that just bear it. Each fact is then left out, or
 made worse, in turn.
@@ -105,8 +106,8 @@ def claim_of(kind: str, unit: str, client: str) -> dict[str, Any]:
 
 
 def table() -> dict[str, dict[str, str]]:
-    """Row -> kind -> when the fact is needed, from docs/proofs.md."""
-    page = (ROOT / "docs/proofs.md").read_text(encoding="utf-8")
+    """Row -> kind -> when the fact is needed, from docs/research/proofs."""
+    page = (ROOT / "docs/research/proofs/certificate-facts.md").read_text(encoding="utf-8")
     section = page[page.index("\n## 17. ") :]
     rows = [
         [cell.strip().strip("`") for cell in line.strip("|").split("|")]

@@ -16,12 +16,16 @@ import numpy as np
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.client_classes import NOISE_KINDS, ClientClass
+from fl_shuffle.accounting.distributions.gaussian_mechanism import (
+    gaussian_epsilon,
+    gaussian_profile,
+)
 from fl_shuffle.certificates.verdicts import ACCEPTED, certificate_line, verdict_of
 from fl_shuffle.certificates.writing import exact, text_of
 from fl_shuffle.cli import main
-from fl_shuffle.ledger.store import first_link, next_link
+from fl_shuffle.ledger.store import first_hash, next_hash
+from fl_shuffle.verify import ledger
 from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.ledger import ledger_facts
 from fl_shuffle.verify.reading import Refused
@@ -85,11 +89,11 @@ def changed(path: Path, statement: str, *, links_too: bool = False) -> None:
             meta = {k: json.loads(v) for k, v in database.execute("SELECT key, value FROM meta")}
             kinds = database.execute("SELECT * FROM classes ORDER BY class_id")
             who = database.execute("SELECT class_id FROM clients ORDER BY client_id").fetchall()
-            link = first_link(meta, [ClientClass(*row) for _, *row in kinds], np.array(who)[:, 0])
+            link = first_hash(meta, [ClientClass(*row) for _, *row in kinds], np.array(who)[:, 0])
             rows = database.execute("SELECT * FROM reservations ORDER BY attempt").fetchall()
             for *row, _ in rows:
-                link = next_link(link, tuple(row))
-                new = "UPDATE reservations SET link = ? WHERE attempt = ?"
+                link = next_hash(link, tuple(row))
+                new = "UPDATE reservations SET hash = ? WHERE attempt = ?"
                 database.execute(new, (link, row[0]))
         database.commit()
 
@@ -165,10 +169,23 @@ def test_every_released_attempt_counts(book: Path, kind: str, counted: int) -> N
 
     before = times()
     for more, released in ((100, "released"), (1000, "0")):
-        columns = f"attempt + {more}, round, expected_reports, epsilon, {released}, present, link"
+        columns = f"attempt + {more}, round, expected_reports, epsilon, {released}, present, hash"
         added = f"INSERT INTO reservations SELECT {columns} FROM reservations"
         changed(book, added, links_too=True)
     assert times() == counted * before > 0
+
+
+def test_no_claim_is_about_discrete_noise() -> None:
+    """Its byte in the chain is the accountant's; a claim about its run is refused."""
+    assert ledger.NOISE == NOISE_KINDS
+    config = {
+        "training": {"schedule": "aggregate"},
+        "server": {"analyzer": "mean"},
+        "privacy": {"randomizer": "discrete-gaussian"},
+    }
+    for kind in ("local", "sum", "shuffled"):
+        with pytest.raises(Refused, match="continuous noise, not discrete"):
+            ledger.require_kind(kind, config)
 
 
 def test_what_has_none_is_said(run: Path, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +238,7 @@ NOBODY = "warning: this run protects nobody: "
         ("config", "", "", f"{NOBODY}its noise comes from a seed (run.entropy = 'seeded')"),
         ("config", '"seeded"', '"system"', "ACCEPTED: "),
         ("config", '"seeded"', '"chosen"', f"{NOBODY}its noise comes from a seed"),
-        ("config", '"per-report"', '"pooled"', f"{NOBODY}no client added noise"),
+        ("config", '"per-report"', '"per-sum"', f"{NOBODY}no client added noise"),
         ("records_not_covered", "0", "360", "warning: not covered are 360 private records"),
     ],
 )

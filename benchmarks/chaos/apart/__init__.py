@@ -1,4 +1,4 @@
-"""A shuffler apart, under fire: its process, the server's and the nodes' are killed, and clients
+"""A separate shuffler, under fire: its process, the server's and the nodes' are killed, and clients
 hand over what no honest client does.
 
 Shuffler, server and nodes are forked children of one process. They talk as in a deployment, but

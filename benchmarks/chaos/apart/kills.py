@@ -13,7 +13,7 @@ from benchmarks.chaos.tally import Tally
 
 VICTIMS = ("shuffler", "server", "node")
 STRIKES = 2
-"""In each run, so that what goes on is struck as well."""
+"""In each run, so that resumed processes are struck as well."""
 
 
 def kills(folder: Path, victims: Sequence[str] = VICTIMS, *, each: int, seconds: float) -> Tally:

@@ -1,4 +1,4 @@
-"""Reading the memory of a process of one's own, to see what it holds."""
+"""Reading the memory of another process of this user, to see what it holds."""
 
 from __future__ import annotations
 

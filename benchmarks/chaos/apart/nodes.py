@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -14,10 +13,15 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Sent
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from clients import app as client
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED, adopt_task_identity, stamp
+from fl_shuffle.flower.private_api import (
+    CLIENT_APP_RAISED,
+    Run,
+    adopt_task_identity,
+    new_run,
+    stamp,
+)
 
 GONE = 1
 """An error code that is not the app's: the node did not answer."""
@@ -57,7 +61,7 @@ class NodeGrid(Grid):
     ) -> None:
         self._sockets = dict(enumerate(sockets, start=2))
         self._settings, self._taken = settings, taken
-        self.set_run(Run.create_empty(run_id=secrets.randbits(62)))
+        self.set_run(new_run())
         adopt_task_identity(self.run.run_id)
         self._threads = ThreadPoolExecutor(2 * len(sockets))
         self._waiting: dict[str, Future[Message]] = {}

@@ -43,7 +43,7 @@ RELEASES = ("reports", "sum")
 PIECE = slice(40, 48)
 """Coordinates of a report whose bytes stand nowhere else."""
 LOOKED_FOR = 2
-"""So many of each kind of secret are looked for in a process's memory."""
+"""Number of secrets of each kind that are searched for in a process's memory."""
 PATIENCE = 120.0
 """Seconds until a server that does not end is ended."""
 FINISHED = "that run is finished"
@@ -53,10 +53,10 @@ def tables(release: str) -> dict[str, dict[str, Any]]:
     """The configuration of every run here."""
     return {
         "run": {"rounds": ROUNDS, "entropy": "system", "timeout": 60.0},
-        "data": {"source": "digits", "clients": CLIENTS, "records": 20},
+        "data": {"source": "digits", "clients": CLIENTS, "records_per_client": 20},
         "model": {"kind": "linear"},
         "privacy": {
-            "unit": "client", "clip_norm": 0.5, "shuffler": "apart", "release": release,
+            "unit": "client", "clip_norm": 0.5, "shuffler": "separate", "release": release,
             "min_reports": 3, "assumed_honest": 3,
         },
         "budgets": {"distribution": "constant", "epsilon": 2.0},
@@ -140,7 +140,7 @@ class Parties:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
-        made = ["init", str(self.store), "--passes", str(self.passes), "--address", address]
+        made = ["init", str(self.store), "--credentials", str(self.passes), "--address", address]
         made += ["--clients", str(CLIENTS), "--sites", str(NODES), "--min-reports", "3"]
         for arguments in (["key", str(self.key)], made):
             ended = command(["shuffler", *arguments], self.folder / "said-setting-up")
@@ -148,7 +148,7 @@ class Parties:
                 raise RuntimeError(f"a shuffler cannot be set up: {ended.said}")
 
     def start_server(self, run: Path, release: str) -> None:
-        """Start a run, or go on with it, as whoever begins the server again does."""
+        """Start a run, or resume it, as an operator who restarts the server does."""
         call = partial(self._server, run, tables(release))
         self.server = Party(call, self.folder / f"said-server-{run.name}")
         self.server.start()
@@ -289,12 +289,12 @@ class Parties:
 
 @cache
 def _costs() -> None:
-    """Play such runs in this process, without a shuffler apart: servers forked afterwards know what
-    rounds cost."""
+    """Play such runs in this process, without a separate shuffler: servers forked afterwards know
+    what rounds cost."""
     for release in RELEASES:
         with TemporaryDirectory() as folder:
             configured = tables(release)
-            configured["privacy"]["shuffler"] = "in-server"
+            configured["privacy"]["shuffler"] = "server"
             configured["run"]["jobs"] = 1
             simulate(configured, out=Path(folder) / "run")
 

@@ -1,4 +1,6 @@
-"""Privacy-blanket bounds for a given randomizer (docs/proofs.md, section 2): delta and epsilon.
+"""Privacy-blanket bounds for a given randomizer: delta and epsilon.
+
+Source: docs/research/proofs, section 2.
 
 Upper bound of Balle, Bell, Gascon and Nissim 2019 (Lemma 5.3) in the form of Su, Cheng and Wang
 2025 (Theorem 4), which is the best any decomposition of the randomizer can give; computed by
@@ -8,14 +10,15 @@ directions of the replace-one relation. Units are nats.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import hidden_delta, require_participation
-from fl_shuffle.accounting.engine.monotone_search import Point, solve
-from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, usual_error
-from fl_shuffle.accounting.laws.amplification import Case
-from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.accounting.distributions.amplification import Case
+from fl_shuffle.accounting.distributions.finite import AccountedRandomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.numerics.monotone_search import CurvePoint, solve
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound, DeltaCurve, usual_error
 from fl_shuffle.accounting.round_off import ROUND_OFF, ROUND_UP
 from fl_shuffle.errors import require_integer
 
@@ -23,7 +26,9 @@ MAX_EPSILON = 100.0
 """Above this the curve is taken at this point, which is safe: it falls with epsilon."""
 
 
-def blanket_curve(randomizer: Randomizer, n: int, *, participation: float = 1.0) -> Curve:
+def blanket_curve(
+    randomizer: AccountedRandomizer, n: int, *, participation: float = 1.0
+) -> DeltaCurve:
     """delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
 
     `participation`: each client takes part with that probability, secretly (see
@@ -48,17 +53,19 @@ def blanket_curve(randomizer: Randomizer, n: int, *, participation: float = 1.0)
     return curve
 
 
-def largest_epsilon(randomizer: Randomizer) -> float:
+def largest_epsilon(randomizer: AccountedRandomizer) -> float:
     """Up to here the curve is searched."""
     return min(randomizer.local_epsilon, MAX_EPSILON)
 
 
-def blanket_delta(randomizer: Randomizer, n: int, epsilon: float, **setting: Any) -> Point:
+def blanket_delta(
+    randomizer: AccountedRandomizer, n: int, epsilon: float, **setting: Any
+) -> CurvePoint:
     """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
 
     `setting`: see `blanket_curve`.
 
-    >>> from fl_shuffle.accounting.laws.finite import KRandomizedResponse
+    >>> from fl_shuffle.accounting.distributions.finite import KRandomizedResponse
     >>> f"{blanket_delta(KRandomizedResponse(1.0, 10), 1000, 0.0792072).delta:.3e}"
     '1.187e-06'
     """
@@ -66,9 +73,17 @@ def blanket_delta(randomizer: Randomizer, n: int, epsilon: float, **setting: Any
     return solve(curve, largest_epsilon(randomizer), epsilon=epsilon, delta=None)
 
 
-def blanket_epsilon(randomizer: Randomizer, n: int, delta: float, **setting: Any) -> Point:
-    """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified."""
+def blanket_epsilon(
+    randomizer: AccountedRandomizer, n: int, delta: float, **setting: Any
+) -> CurvePoint:
+    """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
+
+    It is never above the local one, which each report keeps by itself.
+    """
     curve = blanket_curve(randomizer, n, **setting)
     error = usual_error(randomizer.cases()[0].law(0.0))
     local = largest_epsilon(randomizer)
-    return solve(curve, local, epsilon=None, delta=delta, relative_error=error)
+    found = solve(curve, local, epsilon=None, delta=delta, relative_error=error)
+    if math.isinf(found.epsilon):
+        return CurvePoint(randomizer.local_epsilon, found.delta)
+    return found

@@ -1,10 +1,10 @@
 """Vector reports under secret check-in: every client takes part by its own coin; proven.
 
 Client 1 sends a report with probability q, and so does each of the other n - 1, independently of
-data; who did is not seen, but the number K ~ Bin(n, q) of reports is. K has the same law in both
-worlds, and given K = k every set of k clients is as likely as any other. Let P and Q be the law of
-the shuffle given that client 1 is in it, with one input or the other, and A given that it is not.
-With a = e^eps and r = k/n,
+data; who did is not seen, but the number K ~ Bin(n, q) of reports is. K has the same distribution
+in both worlds, and given K = k every set of k clients is as likely as any other. Let P and Q be the
+distribution of the shuffle given that client 1 is in it, with one input or the other, and A given
+that it is not. With a = e^eps and r = k/n,
 
     delta(eps) = E_K H_a((1 - r) A + r P, (1 - r) A + r Q)
                = E_K int (r P - a r Q - (a - 1)(1 - r) A)_+
@@ -16,9 +16,9 @@ replaced among k: P and Q differ in client 1's input; A is P with client 1 repla
 is absent in P, drawn at random, and H is jointly convex. So the curve of a batch of k, for a client
 that may move from its own ball into any other, bounds both. Leaving A out gives r H_a(P, Q), what
 public participation costs; the smaller one is taken. Two more bounds are: k reports of a full
-shuffle, drawn at random, have this very law given K = k, so the curve of full participation holds
-for every k; and the blanket of `participation`, which says more of few reports. docs/proofs.md,
-section 16.
+shuffle, drawn at random, have this very distribution given K = k, so the curve of full
+participation holds for every k; and the blanket of `participation`, which says more of few reports.
+docs/research/proofs, section 16.
 
 The theorem is applied to client 1 and its nearest others alone. Coins are independent, so the
 attacker may be told who of the others takes part, and their reports: what is left is the
@@ -41,7 +41,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
 from fl_shuffle.accounting.bounds.participation import cells_of, mixture_weights
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, vector_blanket
-from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.client_classes import ShuffledRound
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
 
 SMALL_CELL = 2e-4
@@ -65,7 +65,7 @@ class CheckInCurve(OneRoundCurve):
     `batch` describes everybody who may take part. Valid in both directions, replace-one.
     """
 
-    def __init__(self, batch: RoundType) -> None:
+    def __init__(self, batch: ShuffledRound) -> None:
         super().__init__()
         self._batch = batch
         self._rate = batch.participation
@@ -96,7 +96,7 @@ class CheckInCurve(OneRoundCurve):
         ]
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
-        """The curves of a batch of so many: for a new input, and for another client in its place.
+        """The curves of a batch of this size: for a new input, and for another client in its place.
 
         Which of the others are in the batch is drawn: each counts as one of the widest.
         """
@@ -138,7 +138,7 @@ class CheckInCurve(OneRoundCurve):
         return total * ROUND_UP
 
 
-def _nearest(batch: RoundType) -> RoundType:
+def _nearest(batch: ShuffledRound) -> ShuffledRound:
     """Return the batch with the nearest others only, up to the radius that promises most.
 
     Every prefix of the radii gives a valid bound. Each drawn report counts as one of the widest, so

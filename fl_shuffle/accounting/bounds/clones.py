@@ -1,11 +1,13 @@
-"""The clone reductions, solved at finite n as the blanket bounds are (docs/proofs.md, section 2).
+"""The clone reductions, solved at finite n as the blanket bounds are.
+
+Source: docs/research/proofs, section 2.
 
 If every other client's report is, with probability p_j, a fair coin between the differing client's
-two report laws (a *clone*), and the differing client holds an eps1-randomizer, then the shuffle is
-no more revealing than: randomized response of eps1 hidden among Bin or Poisson-binomial many fair
-coins (Feldman, McMillan and Talwar 2022, the standard clone; with unequal p_j by the same argument,
-since the set of clients that cloned is independent of the coins). In blanket form the common law is
-omega = (P + Q)/2 and
+two report distributions (a *clone*), and the differing client holds an eps1-randomizer, then the
+shuffle is no more revealing than: randomized response of eps1 hidden among Bin or Poisson-binomial
+many fair coins (Feldman, McMillan and Talwar 2022, the standard clone; with unequal p_j by the same
+argument, since the set of clients that cloned is independent of the coins). In blanket form the
+common distribution is omega = (P + Q)/2 and
 
     L = 2 (e^eps1 - e^eps)/(1 + e^eps1)  or  2 (1 - e^(eps + eps1))/(1 + e^eps1), 1/2 each.
 
@@ -20,24 +22,24 @@ from functools import partial
 
 from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.worst_client import hidden_curve
-from fl_shuffle.accounting.engine.monotone_search import Point, solve
-from fl_shuffle.accounting.engine.stop_loss import Curve
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.distributions.amplification import AtomicDistribution
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
+from fl_shuffle.accounting.numerics.monotone_search import CurvePoint, solve
+from fl_shuffle.accounting.numerics.stop_loss import DeltaCurve
 from fl_shuffle.errors import require_integer, require_real
 
 
-def clone_law(epsilon0: float, epsilon: float) -> AtomicLaw:
+def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
     """L of the pair of randomized responses against their average, at central budget `epsilon`."""
     share = 2.0 / (1.0 + math.exp(-epsilon0))
     top = -share * math.expm1(epsilon - epsilon0)
     bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
-    return AtomicLaw.of([top, bottom], [0.5, 0.5])
+    return AtomicDistribution.of([top, bottom], [0.5, 0.5])
 
 
 def clone_curve(
     epsilon0: float, hiding: Sequence[tuple[float, int]], *, participation: float = 1.0
-) -> Curve:
+) -> DeltaCurve:
     """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
 
     `hiding` lists (clone probability, count) of the other clients; see `hidden_curve`.
@@ -46,7 +48,9 @@ def clone_curve(
     return hidden_curve(budget, partial(clone_law, budget), hiding, participation=participation)
 
 
-def standard_clone_curve(epsilon0: float, clients: int, *, participation: float = 1.0) -> Curve:
+def standard_clone_curve(
+    epsilon0: float, clients: int, *, participation: float = 1.0
+) -> DeltaCurve:
     """The standard clone bound on delta(epsilon), proven.
 
     Holds for every pure `epsilon0`-randomizer that is shared by all `clients`. `participation`: see
@@ -60,7 +64,7 @@ def standard_clone_curve(epsilon0: float, clients: int, *, participation: float 
 
 def standard_clone(
     epsilon0: float, clients: int, *, epsilon: float | None = None, delta: float | None = None
-) -> Point:
+) -> CurvePoint:
     """What `standard_clone_curve` says at one of `epsilon` and `delta`."""
     curve = standard_clone_curve(epsilon0, clients)
     return solve(curve, epsilon0, epsilon=epsilon, delta=delta)

@@ -4,7 +4,7 @@ Their reduction turns client i into randomized response with budget eps_i, hidde
 send a fair coin between its two answers with probability p_j = 2 (1 - delta_j)/(1 + e^eps_j); a
 central limit theorem makes a Gaussian-DP parameter of it (Theorem 2), which drops the factor
 tanh(eps_i/2) of the differing client's own noise. Not proven, and refuted for equal binary
-randomized response (docs/errata.md). Replace-one; units nats.
+randomized response (docs/research/errata.md). Replace-one; units nats.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
-from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.errors import NotApplicableError, require_integer
 
 

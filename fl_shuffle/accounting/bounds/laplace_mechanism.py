@@ -1,4 +1,6 @@
-"""Laplace noise on an l1-sensitive vector: the exact local profile (docs/proofs.md, section 1).
+"""Laplace noise on an l1-sensitive vector: the exact local profile.
+
+Source: docs/research/proofs, section 1.
 
 Coordinatewise Laplace noise of scale b on a mean that moves by at most `sensitivity` in l1 is
 (sensitivity / b)-DP. Its worst pair in any dimension is the one-dimensional pair at that distance:
@@ -11,12 +13,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bisection import bisected
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.limits import MAX_COMPOSED
+from fl_shuffle.accounting.numerics.composition import Composition
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.round_off import ROUND_UP, UNIT
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
@@ -26,8 +29,6 @@ LAPLACE_MAX_RATIO = 500.0
 """Larger local budgets count as no protection at all."""
 LAPLACE_CLOSE = 6e-5
 """An epsilon of several rounds is found this closely, relatively."""
-
-FloatArray = NDArray[np.float64]
 
 
 def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:

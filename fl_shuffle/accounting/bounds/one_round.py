@@ -1,4 +1,6 @@
-"""What the privacy curves of one client in one round have in common (docs/proofs.md, section 5).
+"""What the privacy curves of one client in one round have in common.
+
+Source: docs/research/proofs, section 5.
 
 delta(eps) <= min over eps' <= eps of min{ delta_local(eps'), every theorem's bound at eps' }.
 
@@ -15,19 +17,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound
-from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU
+from fl_shuffle.accounting.distributions.gaussian_mechanism import MAX_MU
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import require_open_unit, require_real
 
 RUNG = 1.25
 """The tree's coarsest points are the powers of this ..."""
 FIRST_DEVIATIONS = 4.5
-"""... the first of them about so many predicted deviations out: a delta of 1e-6 or so ..."""
+"""... the first of them about this many predicted deviations out: a delta of about 1e-6 ..."""
 LEAST_DEVIATIONS = 0.01
 """... the least one so far out; zero lies below it ..."""
 LARGEST_RUNG = 60
 """... and the largest one is this power, 6.5e5: no theorem says anything there."""
+SINGLE_STEPS = 40
+"""Number of powers that are tried upwards in single steps: a factor of 7,500 in all."""
 CHORD_EXCESS = 1e-5
 """A cell is halved until its chord may add no more than this of epsilon, relatively ..."""
 NARROWEST = 1e-6
@@ -181,10 +185,13 @@ class OneRoundCurve(ABC):
                     return way
                 high, step = low, 2 * step
         else:
-            # Far out a theorem may say less than nearer by: no larger steps.
-            while not asked(RUNG ** (high := low + 1)):
+            # Far out a theorem may say less than nearer by: no larger steps, unless the prediction
+            # was for something else.
+            first, step = low, 1
+            while not asked(RUNG ** (high := max(low + 1, min(low + step, LARGEST_RUNG)))):
                 if (low := high) >= LARGEST_RUNG:
                     return way
+                step = 2 * step if low - first >= SINGLE_STEPS else 1
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if asked(RUNG**middle) else (middle, high)

@@ -9,7 +9,7 @@ much as the shuffle of n such outcomes. If R_j >= gamma_j omega and gamma is the
 
 and the amplification variable under omega' is gamma' (1 - e^eps) where the client is absent
 (probability (1 - q)/gamma'), else L gamma'/gamma. Every other ratio of absences to omega would do;
-this one keeps the most blanket reports. docs/proofs.md, sections 2 and 16.
+this one keeps the most blanket reports. docs/research/proofs, sections 2 and 16.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta
-from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, MixtureLaw
+from fl_shuffle.accounting.distributions.amplification import (
+    AmplificationDistribution,
+    AtomicDistribution,
+    MixtureLaw,
+)
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound, amplified_delta
 from fl_shuffle.accounting.round_off import UNIT
 from fl_shuffle.errors import require_real
 
@@ -36,16 +40,20 @@ what they add to epsilon ..."""
 CELL_SDS = 1.5
 """... and this many of its standard deviations."""
 CELLS_REACH_SDS = 8.5
-"""Beyond so many the number is rarer than any delta that is asked for."""
+"""Beyond this, the number is rarer than any delta of a query."""
 
 
 def with_absence(
-    law: AmplificationLaw, blanket: Sequence[tuple[float, int]], rate: float, epsilon: float
-) -> tuple[AmplificationLaw, list[tuple[float, int]]]:
-    """The law of L and the others' (mass, count) when each takes part with probability `rate`.
+    law: AmplificationDistribution,
+    blanket: Sequence[tuple[float, int]],
+    rate: float,
+    epsilon: float,
+) -> tuple[AmplificationDistribution, list[tuple[float, int]]]:
+    """The distribution of L and the others' (mass, count) when each takes part with probability
+    `rate`.
 
-    `law` is the client's law of L at `epsilon` when it does take part, `blanket` the masses of the
-    others when they do. Rounded so that delta can only grow. `rate` in (0, 1].
+    `law` is the client's distribution of L at `epsilon` when it does take part, `blanket` the
+    masses of the others when they do. Rounded so that delta can only grow. `rate` in (0, 1].
     """
     if rate == 1.0:
         return law, list(blanket)
@@ -56,13 +64,13 @@ def with_absence(
     alone = -whole * math.expm1(epsilon) * down
     scale = whole / largest
     masses = [(min(1.0, whole * min(1.0, mass / largest)) * down, count) for mass, count in blanket]
-    if isinstance(law, AtomicLaw):
+    if isinstance(law, AtomicDistribution):
         values = law.values * scale
         values *= np.where(values > 0.0, up, down)
-        return AtomicLaw.of(
+        return AtomicDistribution.of(
             np.append(values, alone), np.append(law.probabilities * present, absent)
         ), masses
-    constant = AtomicLaw(np.array([alone]), np.array([1.0]))
+    constant = AtomicDistribution(np.array([alone]), np.array([1.0]))
     parts = ((present, scale * up, law), (absent, 1.0, constant))
     return MixtureLaw(parts), masses
 
@@ -98,7 +106,7 @@ def mixture_weights(low: float, high: float, epsilon: float) -> tuple[float, flo
 
         (r a/alpha) H_alpha(P, Q) + (1 - r) ((a - 1)/alpha) H_alpha(P, A)
 
-    (docs/proofs.md, section 16). The first term grows with r for fixed P and Q: it is
+    (docs/research/proofs, section 16). The first term grows with r for fixed P and Q: it is
     a r int (r/(r + a - 1) P - Q)_+. In the second, 1 - r falls and (a - 1)/alpha H_alpha grows. So
     r is `high` but for the factor 1 - r, which is 1 - `low`. epsilon' = log(alpha).
     """
@@ -109,14 +117,15 @@ def mixture_weights(low: float, high: float, epsilon: float) -> tuple[float, flo
 
 
 def hidden_delta(
-    law: AmplificationLaw,
+    law: AmplificationDistribution,
     blanket: Sequence[tuple[float, int]],
     rate: float,
     epsilon: float,
     relative_error: float | None = None,
 ) -> DeltaBound:
-    """delta(`epsilon`) of a client of this law of L among others of these (mass, count), each with
-    participation `rate`; the best that is certified where `relative_error` is out of reach."""
+    """delta(`epsilon`) of a client of this distribution of L among others of these (mass, count),
+    each with participation `rate`; the best that is certified where `relative_error` is out of
+    reach."""
     law, blanket = with_absence(law, blanket, rate, epsilon)
     return amplified_delta(law, blanket, relative_error=relative_error)
 

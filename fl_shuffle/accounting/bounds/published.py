@@ -1,8 +1,8 @@
 """Amplification bounds as their papers print them, for comparison with the accountant's own.
 
-No bound here is called proven: some are asymptotic, some fail (docs/errata.md), and the others are
-reproduced without their proofs. `girgis_lower_rdp` is a lower bound. Each docstring names the
-source. Neighbors: replace-one. Units: nats.
+No bound here is called proven: some are asymptotic, some fail (docs/research/errata.md), and the
+others are reproduced without their proofs. `girgis_lower_rdp` is a lower bound. Each docstring
+names the source. Neighbors: replace-one. Units: nats.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from fl_shuffle.accounting.bounds.clones import clone_law
 from fl_shuffle.accounting.bounds.gspa import gspa_shares
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-from fl_shuffle.accounting.engine.monotone_search import solve
-from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
-from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
-from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.accounting.distributions.amplification import (
+    AmplificationDistribution,
+    AtomicDistribution,
+)
+from fl_shuffle.accounting.distributions.finite import AccountedRandomizer
 from fl_shuffle.accounting.limits import MIN_DELTA
+from fl_shuffle.accounting.numerics.monotone_search import solve
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound, DeltaCurve
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
 from fl_shuffle.errors import NotApplicableError
 
@@ -44,8 +47,12 @@ def chen2024_mu(epsilon0: float, clients: int) -> float:
 
 def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     """Feldman, McMillan and Talwar 2022, Theorem 3.1: the standard clone in closed form."""
-    if not epsilon0 <= math.log(clients / (16.0 * math.log(2.0 / delta))):
-        raise NotApplicableError("Theorem 3.1 needs epsilon0 <= ln(n / (16 ln(2/delta)))")
+    largest = math.log(clients / (16.0 * math.log(2.0 / delta)))
+    if not epsilon0 <= largest:
+        raise NotApplicableError(
+            f"Theorem 3.1 needs epsilon0 <= ln(n / (16 ln(2/delta))) = {largest:.4g}, got "
+            f"{epsilon0:g}"
+        )
     high = math.exp(epsilon0)
     spread = 8.0 * math.sqrt(high * math.log(4.0 / delta) / clients) + 8.0 * high / clients
     return math.log1p(math.tanh(0.5 * epsilon0) * spread)
@@ -88,8 +95,8 @@ def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
     return math.log1p(math.tanh(0.5 * top) * (8.0 * math.sqrt(need / total) + 8.0 / total))
 
 
-def gspa_exact_curve(budgets: Sequence[LocalBudget]) -> Curve:
-    """GSPA's reduction at finite n, for the worst client: client j hides it with probability
+def gspa_exact_curve(budgets: Sequence[LocalBudget]) -> DeltaCurve:
+    """GSPA's reduction at finite n, for the most exposed client: client j hides it with probability
     2 (1 - delta_j)/(1 + e^eps_j). Proven for binary randomized response, not for all randomizers.
     """
     return worst_client_curve(
@@ -123,14 +130,17 @@ class BlanketMoments:
         )
 
     @classmethod
-    def of_law(cls, law: AmplificationLaw, gamma: float, exposed: float = 0.0) -> BlanketMoments:
+    def of_law(
+        cls, law: AmplificationDistribution, gamma: float, exposed: float = 0.0
+    ) -> BlanketMoments:
         """Without atoms, L is spread to a grid with its mean kept, which can only add to E L^2."""
-        if isinstance(law, AtomicLaw):
+        if isinstance(law, AtomicDistribution):
             second = float(law.probabilities @ law.values**2)
             return cls(gamma, law.lower, law.upper, second, exposed)
         grid = np.linspace(law.lower, law.upper, 4001)
         step = grid[1] - grid[0]
-        # E f(L) for the chord function of t^2: value at the left end, slope, then one kink a node.
+        # E f(L) for the chord function of t^2: value at the left end, slope, then one breakpoint a
+        # node.
         second = grid[0] ** 2 + (grid[0] + grid[1]) * (law.mean - grid[0])
         second += 2.0 * step * float(law.stop_loss(grid)[1:-1].sum())
         return cls(gamma, law.lower, law.upper, second * (1.0 + 1e-9), exposed)
@@ -172,8 +182,8 @@ Formula = Callable[[BlanketMoments, int, float], float]
 
 
 def moments_curve(
-    formula: Formula, epsilon0: float, clients: int, randomizer: Randomizer | None = None
-) -> Curve:
+    formula: Formula, epsilon0: float, clients: int, randomizer: AccountedRandomizer | None = None
+) -> DeltaCurve:
     """delta(epsilon) of `hoeffding_delta` or `bennett_delta`; without a randomizer, of any."""
     cases = () if randomizer is None else randomizer.cases()
 
@@ -195,7 +205,7 @@ def moments_epsilon(
     epsilon0: float,
     clients: int,
     delta: float,
-    randomizer: Randomizer | None = None,
+    randomizer: AccountedRandomizer | None = None,
 ) -> float:
     """Epsilon at `delta` of `moments_curve`."""
     curve = moments_curve(formula, epsilon0, clients, randomizer)
@@ -233,8 +243,18 @@ def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
 
 
 def girgis_lower_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """Girgis et al. 2021: binary randomized response reaches at least this."""
-    gain = 4.0 * math.sinh(0.5 * epsilon0) ** 2
+    """Girgis et al. 2021, equation (9) of Chen, Cao and Ge 2024: binary randomized response reaches
+    at least this, at every integer order from 2 on.
+
+    Derivation. Q: all n clients hold 0, so that Bin(n, p) ones arrive, p = 1/(1 + e^eps0). P: one
+    of them holds 1. Given k ones the ratio is an average over the report that differs,
+    P/Q = (k e^eps0 + (n - k) e^-eps0)/n = 1 + X, and X = (e^eps0 - e^-eps0) (k - n p)/n has mean 0
+    and variance (e^eps0 - e^-eps0)^2 p (1 - p)/n = (e^eps0 - 1)^2/(n e^eps0). As p <= 1/2, the
+    central moments p (1 - p) ((1 - p)^(i - 1) + (-1)^i p^(i - 1)) of one report are >= 0, and so
+    are those of a sum. So E_Q (1 + X)^order = sum over i of binom(order, i) E X^i is at least its
+    terms up to i = 2.
+    """
+    gain = 4.0 * math.sinh(0.5 * epsilon0) ** 2  # (e^eps0 - 1)^2/e^eps0
     return math.log1p(0.5 * order * (order - 1) * gain / clients) / (order - 1)
 
 
@@ -250,17 +270,29 @@ REACHED_ROUND_OFF = 1e-13
 def reached_epsilon(epsilon0: float, order: float, divergence: float, delta: float) -> float:
     """Return a lower bound on epsilon at `delta` where a Renyi divergence is at least this large.
 
-    Suppose that both directions are within (epsilon, delta) and that no loss exceeds eps0. The
-    hockey-stick curve is convex in a = e^eps', is delta at a = e^epsilon and 0 at e^eps0, and lies
-    below the curve of any (epsilon, delta) mechanism (Kairouz, Oh, Viswanath 2015). The curve that
-    these limits allow at most belongs to the pair with losses -eps0, -epsilon, epsilon, eps0, and
-    the pair with the larger curve has the larger divergence. If its divergence is below
-    `divergence`, then (epsilon, delta) cannot hold.
+    Statement. If D_order(P || Q) >= `divergence`, and no loss |log(P/Q)| exceeds eps0, then P and Q
+    are not (epsilon, delta) indistinguishable for the epsilon that is returned.
+
+    Proof. Suppose that they are, in both directions. Let h(a) = E_Q (P/Q - a)_+, which is convex.
+    (1) h(e^epsilon) <= delta, and h(a) = 0 from e^eps0 on. (2) The other direction has the curve
+    a h(1/a) + 1 - a. So h(e^-epsilon) <= 1 - e^-epsilon + e^-epsilon delta, and h(a) = 1 - a up to
+    e^-eps0. (3) A convex curve lies below the chords between these four points, and these values.
+    The chords are the curve of the pair with losses eps0, epsilon, -epsilon, -eps0 whose masses
+    under Q are o, i, i e^epsilon, o e^eps0: o (e^eps0 - e^epsilon) = delta, and all add up to one.
+    (4) For a convex f, E_Q f(P/Q) = f(1) + the integral of f''(a) (h(a) - (1 - a)_+): a larger
+    curve has a larger moment of f(x) = x^order. If the four-point moment is below
+    e^((order - 1) divergence), the supposition is false. ∎
+
+    Both sides are moved by their round-off in the direction that refutes less. The moment grows
+    with epsilon, and where i would be negative (the chords are no curve) nothing is refuted, so a
+    bisection finds the largest refuted epsilon, or a smaller one.
     """
 
     def most(epsilon: float) -> float:
-        """log E (P/Q)^order of that pair."""
-        outer = delta / (math.exp(epsilon0) - math.exp(epsilon))
+        """log E_Q (P/Q)^order of that pair."""
+        # e^eps0 - e^epsilon without cancellation.
+        outer = delta / (math.exp(epsilon) * math.expm1(epsilon0 - epsilon))
+        # i (1 + e^epsilon) + o (1 + e^eps0) = 1, and o (1 + e^eps0) = o (1 + e^epsilon) + delta.
         inner = (1.0 - delta) / (1.0 + math.exp(epsilon)) - outer
         if inner < 0.0:
             return math.inf

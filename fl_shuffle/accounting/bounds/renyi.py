@@ -2,14 +2,14 @@
 
 Statement. All n clients use one pure eps0-randomizer (each may depend on the reports before it in
 the shuffled order: an adaptive process), and two data sets differ in one client. Then the shuffled
-reports are a post-processing of P = (A + D, C - A + 1 - D) or of Q = (A + 1 - D, C - A + D), with
-C ~ Bin(n - 1, e^-eps0), A ~ Bin(C, 1/2), D ~ Bern(e^eps0/(1 + e^eps0)) (Proposition 1 of the
-paper, the standard clone of Feldman, McMillan, Talwar 2022). Divergences do not grow under
+reports are a post-processing of P = (A + D, C - A + 1 - D) or of Q = (A + 1 - D, C - A + D), with C
+~ Bin(n - 1, e^-eps0), A ~ Bin(C, 1/2), D ~ Bern(e^eps0/(1 + e^eps0)) (Proposition 1 of the paper,
+the standard clone of Feldman, McMillan, Talwar 2022). Divergences do not grow under
 post-processing, so D_order(P || Q) holds for the reports: Corollary 1. Exchanging the two counts
 exchanges P and Q, so both directions are equal. The pair printed in Theorem 1 is another one and is
-no bound (docs/errata.md); this module computes the pair of Proposition 1. The reduction needs a
-pure local budget that all clients share: it is not proven for delta0 > 0, for personal budgets,
-or for clients with different randomizers.
+no bound (docs/research/errata.md); this module computes the pair of Proposition 1. The reduction
+needs a pure local budget that all clients share: it is not proven for delta0 > 0, for personal
+budgets, or for clients with different randomizers.
 
 Formula. Given m = C + 1 reports 0 or 1, of which a are 0, let t = 2a/m - 1 and s = tanh(eps0/2) t.
 Under (P + Q)/2 the count a is Bin(m, 1/2), P/Q = (1 + s)/(1 - s), and therefore
@@ -39,14 +39,16 @@ Neighbors: replace-one. Units: nats.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0, MAX_ORDER
+from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import require_integer, require_real
 
 LEAST_ORDER = 1.0 + 2.0**-14
@@ -138,7 +140,7 @@ class CloneRenyi:
         return min(self.epsilon0, log_moment / (order - 1.0) * ROUND_OFF_UP)
 
     def _law_for(self, order: float) -> _Law | None:
-        """One law serves all orders up to the next power of two, and all small ones."""
+        """One distribution serves all orders up to the next power of two, and all small ones."""
         mean = 1.0 + (self.clients - 1) * math.exp(-self.epsilon0)
         # kappa^2/(2 mean) = 2: windows for smaller orders would hardly be narrower.
         small = min(math.sqrt(4.0 * mean) / self.epsilon0, MAX_ORDER)
@@ -303,7 +305,7 @@ def _on_grid(
     top = min(1.0, float(np.minimum(reach, 1.0).max()) + 6.0 / float(count.min()))
     spacing = 1.0 / (NODES_PER_DEVIATION * math.sqrt(centre))
     t = np.linspace(0.0, top, max(2, math.ceil(top / spacing) + 1))
-    # Probabilities are kept relative to those of centre coins: far out they would underflow.
+    # Probabilities are kept relative to those of center coins: far out they would underflow.
     inner = np.minimum(t, 1.0 - 1e-15)
     offset = 0.5 * centre * ((1.0 + inner) * np.log1p(inner) + (1.0 - inner) * np.log1p(-inner))
     total = np.zeros(t.size)
@@ -324,6 +326,32 @@ def _on_grid(
     total[~(total < np.inf)] = np.inf
     with np.errstate(divide="ignore"):
         return t, np.log(total) - offset
+
+
+# --- Rounds --------------------------------------------------------------------------------------
+
+RDP_SOURCE = "Chen, Cao, Ge 2024 (ICASSP), Corollary 1 for the pair of its Proposition 1"
+
+
+class PureRound(NamedTuple):
+    """One shuffled batch of `reports` reports, every one of local epsilon at most `epsilon0`."""
+
+    epsilon0: float
+    reports: int
+
+
+@lru_cache(maxsize=1 << 16)
+def _one_round(batch: PureRound, order: float) -> float:
+    return clone_renyi(*batch).divergence(order)
+
+
+def rounds_divergence(rounds: Mapping[PureRound, int], order: float) -> float:
+    """Return an upper bound on the divergence of this order of all of these rounds together.
+
+    Divergences of rounds add up (Mironov 2017, Proposition 1). The sum is rounded once, so the
+    order in which rounds were counted does not matter.
+    """
+    return math.fsum(times * _one_round(batch, order) for batch, times in rounds.items())
 
 
 # --- From a divergence to (epsilon, delta) -------------------------------------------------------
@@ -349,6 +377,52 @@ def rdp_delta(order: float, divergence: float, epsilon: float) -> float:
     """Return the delta at `epsilon` that a divergence of this order implies (`CONVERSION`)."""
     log_delta = (order - 1.0) * (divergence - epsilon) - math.log(order - 1.0)
     return math.exp(min(0.0, log_delta + order * math.log1p(-1.0 / order)))
+
+
+class RenyiEpsilon(NamedTuple):
+    """An epsilon, the order that it comes from, and the divergence of that order."""
+
+    epsilon: float
+    order: float
+    divergence: float
+
+
+def rounds_epsilon(
+    rounds: Mapping[PureRound, int], delta: float, order: float | None = None
+) -> RenyiEpsilon:
+    """Return the epsilon at `delta` of these rounds together: the one place that computes it.
+
+    Parameters
+    ----------
+    rounds : mapping of PureRound to int
+        Batches, and how often a report of the client was in such a batch.
+    delta : float
+        In (0, 1).
+    order : float, optional
+        Renyi order. By default the best one, found by `best_order`.
+
+    Returns
+    -------
+    RenyiEpsilon
+        Epsilon in nats, for replacing one client. At most the sum of all `epsilon0`, because a
+        report costs no more than its own noise allows. Never too small.
+    """
+
+    def total(each: float) -> float:
+        return rounds_divergence(rounds, each)
+
+    if order is None:
+        order = best_order(
+            lambda each: rdp_epsilon(each, total(each), delta), whole=False, largest=MAX_ORDER
+        )
+    spent = total(order)
+    epsilon = min(pure_epsilon(rounds), rdp_epsilon(order, spent, delta) * ROUND_UP)
+    return RenyiEpsilon(epsilon, order, spent)
+
+
+def pure_epsilon(rounds: Mapping[PureRound, int]) -> float:
+    """Return the epsilon at delta = 0 of these rounds, the shuffler ignored."""
+    return math.fsum(times * batch.epsilon0 for batch, times in rounds.items())
 
 
 def best_order(value: Callable[[float], float], *, whole: bool, largest: float) -> float:

@@ -4,25 +4,34 @@
     reports, and of wide Gaussian ones far out, the blanket bound (`vector_blanket`), too.
 
 The dimension does not enter. Noise of another scale hides nobody: in high dimension it is
-recognised by its norm. docs/proofs.md, sections 5 and 11 to 13.
+recognized by its norm. docs/research/proofs, sections 5 and 11 to 13.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, laplace_profile
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve, Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.curve import gaussian_shuffle, laplace_shuffle
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket, vector_blanket
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.client_classes import ShuffledRound
+from fl_shuffle.accounting.distributions.gaussian_mechanism import (
+    gaussian_epsilon,
+    gaussian_profile,
+)
 
 WIDE_RATIO = 1.0
-"""Gaussian reports that move by more noise widths than this are wide: far out, where few large
+"""Gaussian reports that move by more noise standard deviations are wide: far out, where few large
 ratios decide, the blanket is the smaller bound by a factor of up to three ..."""
 FAR_OUT = 16.0
-"""... from so many predicted mu on."""
+"""... from this many predicted mu on ..."""
+FAR_OUT_TRIED = 24.0, 48.0
+"""... if it is the smaller one at one of these multiples of the predicted mu. Of radii from 0.55 to
+1.4 and 200 to 1e5 reports it was smaller elsewhere only where it was at one of them."""
+FAR_OUT_REPORTS = 8.0
+"""With fewer expected blanket reports it never was."""
 NEGLIGIBLE_LOCAL_DELTA = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -33,7 +42,7 @@ class VectorCurve(OneRoundCurve):
     Values are upper bounds valid in both directions, as if everybody took part.
     """
 
-    def __init__(self, batch: RoundType) -> None:
+    def __init__(self, batch: ShuffledRound) -> None:
         super().__init__()
         whole = replace(batch, participation=1.0)
         self.batch = batch
@@ -45,7 +54,21 @@ class VectorCurve(OneRoundCurve):
             found = [laplace_shuffle(*batch.in_widths), vector_blanket(whole)]
         self._theorems = [each for each in found if each is not None]
         wide = batch.noise == "gaussian" and self.batch.exposure > WIDE_RATIO and self.credit
-        self._far_out = vector_blanket(whole) if wide else None
+        self._blanket = vector_blanket(whole) if wide else None
+
+    @cached_property
+    def _far_out(self) -> VectorBlanket | None:
+        """The blanket if it can be the smaller bound far out; a function of the batch alone."""
+        blanket = self._blanket
+        if blanket is None or blanket.reports < FAR_OUT_REPORTS:
+            return None
+        for multiple in FAR_OUT_TRIED:
+            epsilon = multiple * self.predicted_mu
+            if (local := self.local_delta(epsilon)) > NEGLIGIBLE_LOCAL_DELTA:
+                other = min(local, *(each.delta(epsilon) for each in self._theorems))
+                if blanket.delta(epsilon, other) < other:
+                    return blanket
+        return None
 
     @property
     def credit(self) -> bool:
@@ -68,6 +91,6 @@ class VectorCurve(OneRoundCurve):
         if local <= NEGLIGIBLE_LOCAL_DELTA:
             return local
         found = min((each.delta(epsilon) for each in self._theorems), default=local)
-        if self._far_out is not None and epsilon > FAR_OUT * self.predicted_mu:
+        if epsilon > FAR_OUT * self.predicted_mu and self._far_out is not None:
             found = min(found, self._far_out.delta(epsilon, found))
         return found

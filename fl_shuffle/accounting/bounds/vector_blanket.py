@@ -1,20 +1,20 @@
 """The blanket bound for vector reports: Laplace noise on l1 balls, Gaussian noise on l2 balls.
 
 Client 1's mean report moves from x0 to x1. Let r be any reference point, s >= |x_b - r| and
-rho_j >= |x_j - r| for every mean x_j another client may have. With one noise law for all,
+rho_j >= |x_j - r| for every mean x_j another client may have. With one noise distribution for all,
 
     delta(eps) <= E[L_1 1{L_1 + sum_j B_j L_j > 0}] + penalty(eps),
 
-L the law of the opposite pair at distance s from the blanket's centre, B_j ~ Bernoulli(gamma_j):
+L the distribution of the opposite pair at distance s from the blanket's center, B_j ~
+Bernoulli(gamma_j):
 
 * Laplace, scale b: gamma_j = e^(-rho_j / b), no penalty.
 * Gaussian, sigma: gamma_j = e^(-eps_j) for any eps_j >= 0, and
   penalty = (e^eps - 1 + 2 delta_local(eps)) sum_j gamma_j delta_G(eps_j; rho_j / sigma),
   delta_G the Gaussian profile. Every eps_j = z c_j + c_j^2 / 2 with c_j = rho_j / sigma; z is free.
 
-The dimension does not enter. The bound is symmetric: it covers both directions. docs/proofs.md,
-section 5; clients that may be absent in secret: `participation`.
-"""
+The dimension does not enter. The bound is symmetric: it covers both directions.
+docs/research/proofs, section 5; clients that may be absent in secret: `participation`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ import math
 
 import numpy as np
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.participation import hidden_delta
-from fl_shuffle.accounting.laws.amplification import AmplificationLaw, FloatArray
-from fl_shuffle.accounting.laws.continuous import LaplaceLaw
-from fl_shuffle.accounting.laws.gaussian import GaussianLaw
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
-from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.client_classes import ShuffledRound
+from fl_shuffle.accounting.distributions.amplification import AmplificationDistribution
+from fl_shuffle.accounting.distributions.continuous import LaplaceLaw
+from fl_shuffle.accounting.distributions.gaussian import GaussianLaw
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.round_off import ROUND_UP
 
 RELATIVE_ERROR = 5e-4
@@ -35,13 +36,14 @@ RELATIVE_ERROR = 5e-4
 DEAR_ERROR = 0.02
 """... and where few terms of a heavy tail make it dear: far below 1% of epsilon."""
 HEAVY_TAIL_DISTANCE, FEW_REPORTS = 0.4, 200.0
-"""That is from so many noise widths on, with fewer blanket reports than this."""
+"""Wide reports begin at this many noise standard deviations, with fewer blanket reports than
+this."""
 LEAST_REPORTS, LEAST_REPORTS_FAR = 0.1, 3.0
 """With fewer expected blanket reports nothing is computed: it gains little. Far out it is slow."""
 NEAR_REFERENCE = 0.3
-"""What is not far out, in noise widths."""
+"""Largest distance that is not far out, in noise standard deviations."""
 MAX_EXPONENT = 500.0
-"""Larger exponents of the amplification law would overflow."""
+"""Larger exponents of the amplification distribution would overflow."""
 DEPTHS = np.arange(3.5, 8.0, 0.1)
 """Values of z: any is valid."""
 USUAL_DEPTH = 6.0
@@ -49,9 +51,9 @@ USUAL_DEPTH = 6.0
 
 
 class VectorBlanket:
-    """The bound around one reference point; lengths in noise widths."""
+    """The bound around one reference point; lengths in noise standard deviations."""
 
-    def __init__(self, batch: RoundType, own: float, reach: FloatArray) -> None:
+    def __init__(self, batch: ShuffledRound, own: float, reach: FloatArray) -> None:
         self._gaussian = batch.noise == "gaussian"
         self._rate = batch.participation
         self._own, self._reach = own, reach
@@ -97,7 +99,7 @@ class VectorBlanket:
             if penalty >= found:
                 low = middle + 1
                 continue
-            # The top of the law is cut where what is left hardly adds to delta.
+            # The top of the distribution is cut where what is left hardly adds to delta.
             guess = min(local, float(gaussian_profile(epsilon, self.predicted_mu)) + penalty)
             law = GaussianLaw(self._own, epsilon, tail=max(0.1 * self._error * guess, 1e-290))
             own = self._certified(law, depth, epsilon)
@@ -110,7 +112,7 @@ class VectorBlanket:
                 low = middle + 1
         return found
 
-    def _certified(self, law: AmplificationLaw, depth: float, epsilon: float) -> float:
+    def _certified(self, law: AmplificationDistribution, depth: float, epsilon: float) -> float:
         blanket = list(zip(self._masses(depth).tolist(), self._counts.tolist(), strict=True))
         return hidden_delta(law, blanket, self._rate, epsilon, self._error).delta
 
@@ -121,13 +123,13 @@ class VectorBlanket:
         return each * self._rate * float(self._counts @ missed) * ROUND_UP
 
 
-def vector_blanket(batch: RoundType) -> VectorBlanket | None:
+def vector_blanket(batch: ShuffledRound) -> VectorBlanket | None:
     """The bound for one client of a batch, in which clients may be absent in secret.
 
     None where it is not expected to say more than the local curve.
     """
     move, radius, radii, _ = batch.in_widths
-    # Two reference points: the balls' centre, and the middle between the client's two means.
+    # Two reference points: the balls' center, and the middle between the client's two means.
     places = VectorBlanket(batch, radius, radii), VectorBlanket(batch, 0.5 * move, radii + radius)
     chosen = min(places, key=lambda place: place.predicted_mu)
     return chosen if chosen.credit else None

@@ -1,4 +1,4 @@
-"""Personal budgets: the curve of the most exposed client (docs/proofs.md, section 2)."""
+"""Personal budgets: the curve of the most exposed client (docs/research/proofs, section 2)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from fl_shuffle.accounting.bounds.participation import hidden_delta
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
-from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
-from fl_shuffle.accounting.laws.amplification import LawFamily
+from fl_shuffle.accounting.distributions.amplification import LawFamily
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound, DeltaCurve
 from fl_shuffle.accounting.round_off import ROUND_DOWN
 
 EXACT_BUDGET_CLASSES = 16
 """Up to this many distinct budgets each is tried as the differing client's."""
 BUDGET_GROUPS = 64
-"""The others' budgets are merged into so many groups at most, each at its least favourable end."""
+"""Largest number of groups of others' budgets; each counts at its least favorable end."""
 
 
 def hidden_curve(
@@ -25,8 +25,9 @@ def hidden_curve(
     hiding: Iterable[tuple[float, int]],
     *,
     participation: float = 1.0,
-) -> Curve:
-    """delta(epsilon) of an `epsilon0`-client of that law of L among others; 0 from epsilon0 on.
+) -> DeltaCurve:
+    """delta(epsilon) of an `epsilon0`-client of that distribution of L among others; 0 from
+    epsilon0 on.
 
     `hiding` lists (probability to come from the blanket, count) of the other clients.
     `participation` < 1: each client sends its report with that probability only, and who did stays
@@ -47,8 +48,8 @@ def worst_client_curve(
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
     **setting: Any,
-) -> Curve:
-    """delta(epsilon) of the worst client, rounded up.
+) -> DeltaCurve:
+    """delta(epsilon) of the most exposed client, rounded up.
 
     `law(epsilon0)` is the amplification variable of a client with that budget; `hiding(own, other)`
     the probability that the other's report hides the own one, which must not grow with either
@@ -73,7 +74,7 @@ def client_curve(
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
     **setting: Any,
-) -> Curve:
+) -> DeltaCurve:
     """delta(epsilon) of a client of the class `own` among all others but one of the class
     `without`. `setting`: see `hidden_curve`."""
     others = [(hiding(own, other), other.count - (other is without)) for other in classes]
@@ -85,7 +86,7 @@ def client_curve(
 def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[float, int]]:
     """At most `groups` classes that hide no more than the given (probability, count) classes.
 
-    Neighbouring probabilities are replaced by their geometric mean: a sum of independent Bernoulli
+    Neighboring probabilities are replaced by their geometric mean: a sum of independent Bernoulli
     variables is stochastically at least a binomial with the geometric mean of their probabilities
     (Pledger and Proschan 1971), and fewer hiding reports never lower delta. The arithmetic mean
     would be unsafe. Probabilities of zero hide nothing and are dropped.

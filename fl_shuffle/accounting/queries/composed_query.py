@@ -1,19 +1,20 @@
-"""A question's rounds as one law of privacy losses: for composing them with something else."""
+"""A question's rounds as one distribution of privacy losses: for composing them with something
+else."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.numerics.composition import Composition
 from fl_shuffle.accounting.queries.composed_rounds import composed_rounds
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.errors import NotApplicableError
 
 
-def query_composition(query: Question) -> Composition:
-    """The composed law of the query's rounds, by its method; for replacing one unit.
+def query_composition(query: BoundQuery) -> Composition:
+    """The composed distribution of the query's rounds, by its method; for replacing one unit.
 
     The epsilon or delta that the query gives only serves to ask whether the method answers at all.
     Raises `NotApplicableError` where it does not, where its answer is not a proven upper bound, and

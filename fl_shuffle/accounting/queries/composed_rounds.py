@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dp_accounting_export import EXPORT_SMALLEST_DELTA
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Guarantee
-from fl_shuffle.accounting.queries.question import MAX_EPSILON, Question
+from fl_shuffle.accounting.numerics.composition import Composition
+from fl_shuffle.accounting.numerics.dp_accounting_export import EXPORT_SMALLEST_DELTA
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound
+from fl_shuffle.accounting.queries.query import MAX_EPSILON, BoundQuery
 from fl_shuffle.accounting.queries.vector_methods import batches, report_classes
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 
 
-def composed_rounds(query: Question, answer: Callable[[Question], Guarantee]) -> Composition:
+def composed_rounds(query: BoundQuery, answer: Callable[[BoundQuery], Guarantee]) -> Composition:
     """Compose `query.rounds` equal rounds, each bounded by the query's method.
 
     `answer` evaluates a query that names its method, a proven upper bound. It is called at some
@@ -39,12 +39,12 @@ def composed_rounds(query: Question, answer: Callable[[Question], Guarantee]) ->
     return compose_equal_rounds(at, end, query.rounds)
 
 
-def _vector_composition(query: Question) -> Composition | None:
+def _vector_composition(query: BoundQuery) -> Composition | None:
     """Where all clients send vector reports with one noise; the points of a run's own accounting.
 
     None elsewhere, and where the noise is too small for a dominating pair.
     """
-    if query.method != "proven" or query.personal:
+    if query.method != "vector" or query.personal:
         return None
     (kind,) = batches(query, report_classes(query, "for other randomizers use blanket"))
     return RoundLibrary().composition({kind: query.rounds})

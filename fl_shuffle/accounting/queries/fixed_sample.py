@@ -4,8 +4,9 @@ Each of n clients takes part in all T rounds or in none, by one coin of probabil
 K ~ Bin(n, q) of reports is the same in every round and in both worlds. Given K = k, the set S of
 those who take part is uniform among all sets of k clients. Let P, Q, and A be the distributions of
 the outcomes of all T rounds given that client 1 is in S with either input, or that it is not. The
-derivation of docs/proofs.md, section 16, uses of one round only that P, Q, and A are mixtures over
-S and that H, the hockey-stick divergence, is jointly convex. Both hold of T rounds together, so
+derivation of docs/research/proofs, section 16, uses of one round only that P, Q, and A are mixtures
+over S and that H, the hockey-stick divergence, is jointly convex. Both hold of T rounds together,
+so
 
     delta(eps) <= E_K min{ (r a/alpha) D_K(alpha) + (1 - r) ((a - 1)/alpha) D_K(alpha), r D_K(a) }
 
@@ -22,13 +23,13 @@ from dataclasses import replace
 from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import cells_of, mixture_weights
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.monotone_search import solve
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.numerics.composition import Composition
+from fl_shuffle.accounting.numerics.monotone_search import solve
+from fl_shuffle.accounting.numerics.stop_loss import DeltaBound
 from fl_shuffle.accounting.queries.composed_rounds import composed_rounds
 from fl_shuffle.accounting.queries.guarantees import assumed
-from fl_shuffle.accounting.queries.question import MAX_EPSILON, Question
+from fl_shuffle.accounting.queries.query import MAX_EPSILON, BoundQuery
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import NotApplicableError
 
@@ -72,14 +73,16 @@ class FixedSampleCurve:
         return DeltaBound(min(self._rate, total) * ROUND_UP, 0.0)
 
     def _composed(self, reports: int, *, moved: bool) -> Composition:
-        """T rounds of so many reports, made when they are first asked for."""
+        """T rounds of this number of reports, made at the first request."""
         if (reports, moved) not in self._known:
             make = self._moved if moved and self._moved is not None else self._replaced
             self._known[reports, moved] = make(reports)
         return self._known[reports, moved]
 
 
-def fixed_sample_guarantee(query: Question, answer: Callable[[Question], Guarantee]) -> Guarantee:
+def fixed_sample_guarantee(
+    query: BoundQuery, answer: Callable[[BoundQuery], Guarantee]
+) -> Guarantee:
     """Answer a query whose clients are drawn once for all of its rounds.
 
     `answer` evaluates queries in which all clients take part. Raises `NotApplicableError` for a
@@ -103,14 +106,14 @@ def fixed_sample_guarantee(query: Question, answer: Callable[[Question], Guarant
         epsilon=point.epsilon,
         delta=point.delta,
         numerical_error=0.0,
-        source=f"{checked.source}; one secret sample (docs/proofs.md, section 16)",
+        source=f"{checked.source}; one secret sample (docs/research/proofs, section 16)",
         assumptions=(*checked.assumptions, *assumed(query)[1:]),
         details={**checked.details, **details, "sampling": query.sampling},
     )
 
 
 def fixed_sample_curve(
-    query: Question, answer: Callable[[Question], Guarantee]
+    query: BoundQuery, answer: Callable[[BoundQuery], Guarantee]
 ) -> FixedSampleCurve:
     """Return delta(epsilon) of the query's rounds by one sample; see `fixed_sample_guarantee`."""
     whole = replace(query, participation=1.0, sampling="each-round")
@@ -124,7 +127,7 @@ def fixed_sample_curve(
     return FixedSampleCurve(query.clients or 1, query.participation, of(), moved)
 
 
-def _client_unit(query: Question) -> dict[str, Any]:
+def _client_unit(query: BoundQuery) -> dict[str, Any]:
     """The same reports, of which a whole one is replaced: noise of the same scale."""
     if query.sigma is None:
         raise NotApplicableError(

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fl_shuffle import declare
+from fl_shuffle import settings_schema
 from fl_shuffle.accounting.bounds.participation import ASSUMPTION, EACH_ROUND, ONCE
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.monotone_search import Point, solve
-from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.limits import MIN_DELTA
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.numerics.composition import Composition
+from fl_shuffle.accounting.numerics.monotone_search import CurvePoint, solve
+from fl_shuffle.accounting.numerics.stop_loss import DeltaCurve
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 from fl_shuffle.errors import NotApplicableError
 
@@ -30,29 +30,31 @@ class Method:
     it knows that clients may be absent in secret. `sees` names what its adversary sees: `any` for
     bounds on all reports, which also hold where only their sum leaves; `reports` for attacks on
     single reports; `sum` for what needs sums. `headline`: it is asked for the smallest proven
-    bound, or named where there is none. `orders`: it takes an order.
+    bound, or named where there is none. `orders`: it takes an order. `any_randomizer`: its number
+    holds for every randomizer of the local budget, whichever is named.
     """
 
     name: str
     summary: str
-    answer: Callable[[Question], Guarantee]
+    answer: Callable[[BoundQuery], Guarantee]
     of_records: bool = False
     absence: bool = False
     sees: str = "any"
     headline: bool = True
     orders: bool = False
+    any_randomizer: bool = False
 
 
 def answer_to(
-    query: Question,
-    point: tuple[float, float] | Point,
+    query: BoundQuery,
+    point: tuple[float, float] | CurvePoint,
     status: Status,
     source: str,
     assumptions: tuple[str, ...],
     **details: object,
 ) -> Guarantee:
     """What the query's method says about the query's unit; `details` beside the query's own."""
-    epsilon, delta, error = Point(*point)
+    epsilon, delta, error = CurvePoint(*point)
     if status is Status.PROVEN and delta < MIN_DELTA and not query.pure:
         # What is that small may have underflowed, and nobody's delta is 0 here.
         delta = MIN_DELTA
@@ -70,8 +72,8 @@ def answer_to(
 
 
 def guarantee_from_curve(
-    query: Question,
-    curve: Curve,
+    query: BoundQuery,
+    curve: DeltaCurve,
     local_epsilon: float,
     status: Status,
     source: str,
@@ -91,13 +93,13 @@ def guarantee_from_curve(
     return answer_to(query, point, status, source, (*assumed(query), *assumptions))
 
 
-def assumed(query: Question) -> tuple[str, ...]:
-    """What every bound on shuffled reports takes for granted."""
+def assumed(query: BoundQuery) -> tuple[str, ...]:
+    """State what every bound on shuffled reports assumes."""
     return (SHUFFLED, *secrecy(query))
 
 
 def over_rounds(
-    query: Question, curve: Curve, local_epsilon: float, *, pure: bool = True
+    query: BoundQuery, curve: DeltaCurve, local_epsilon: float, *, pure: bool = True
 ) -> tuple[float, float]:
     """The answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of them."""
     whole = _composed(query, curve, local_epsilon)
@@ -111,10 +113,10 @@ def over_rounds(
 
 _KNOWN: dict[object, Composition] = {}
 MOST_KNOWN = 16
-"""So many compositions are kept for the next question: some hundred evaluations of a curve each."""
+"""Number of compositions kept for the next query: some hundred evaluations of a curve each."""
 
 
-def _composed(query: Question, curve: Curve, local_epsilon: float) -> Composition:
+def _composed(query: BoundQuery, curve: DeltaCurve, local_epsilon: float) -> Composition:
     """The composition of the query's rounds; it does not depend on which point is asked for."""
     key = (curve_key(query), local_epsilon)
     if query.method is None or key not in _KNOWN:
@@ -127,14 +129,14 @@ def _composed(query: Question, curve: Curve, local_epsilon: float) -> Compositio
     return _KNOWN[key]
 
 
-def curve_key(query: Question) -> tuple[object, ...]:
+def curve_key(query: BoundQuery) -> tuple[object, ...]:
     """All of a question but the point of its curve that it asks for."""
-    names = declare.settings_of(Question).keys() - {"epsilon", "delta"}
+    names = settings_schema.settings_of(BoundQuery).keys() - {"epsilon", "delta"}
     return tuple(getattr(query, name) for name in sorted(names))
 
 
 def epsilon_and_delta(
-    query: Question,
+    query: BoundQuery,
     epsilon_at: Callable[[float], float],
     delta_at: Callable[[float], float],
 ) -> tuple[float, float]:
@@ -145,7 +147,7 @@ def epsilon_and_delta(
     return epsilon, delta_at(epsilon)
 
 
-def secrecy(query: Question) -> tuple[str, ...]:
+def secrecy(query: BoundQuery) -> tuple[str, ...]:
     """What has to be assumed where clients may be absent."""
     if query.participation == 1.0:
         return ()
@@ -154,7 +156,7 @@ def secrecy(query: Question) -> tuple[str, ...]:
     return ASSUMPTION, ONCE if query.drawn_once else EACH_ROUND
 
 
-def query_details(query: Question) -> dict[str, object]:
+def query_details(query: BoundQuery) -> dict[str, object]:
     names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "participation")
     found = {name: getattr(query, name) for name in names}
     if query.budgets:
@@ -162,7 +164,7 @@ def query_details(query: Question) -> dict[str, object]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def require_one_round(query: Question) -> None:
+def require_one_round(query: BoundQuery) -> None:
     if query.rounds > 1:
         raise NotApplicableError(
             f"{query.method} is stated for one round, not for {query.rounds}; for an upper "

@@ -1,7 +1,7 @@
 """Many questions at once: equal ones are answered once, what they share is computed once, and
 further processes help where the work is long enough to pay for their start.
 
-An answer is the one that `methods.bound` gives, whoever works it out and in whatever order.
+An answer is that of `methods.bound`, in any process and in any order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from typing import IO, Any, cast
 from fl_shuffle.accounting.guarantee import Guarantee
 from fl_shuffle.accounting.queries.guarantees import curve_key
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.errors import ConfigError, FlShuffleError
 
 PATIENCE_SECONDS = 1.0
-"""So long this process works alone: a helper's start costs half a second of another core."""
+"""So long this process works alone, in seconds of CPU: a helper's start costs half a second of
+another core."""
+WORTH_SECONDS = 2.0
+"""With less work left than this (CPU), as far as the answers so far tell, no helper is started."""
 HELPER = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -35,13 +38,13 @@ many.help_out()
 """
 """What a helper runs: it finds what its parent finds, and nothing of the folder it stands in."""
 
-Asked = Question | Mapping[str, Any]
-Answer = Guarantee | FlShuffleError
-Unit = list[Question]
+Asked = BoundQuery | Mapping[str, Any]
+BoundOutcome = Guarantee | FlShuffleError
+Unit = list[BoundQuery]
 """Questions that one process answers one after another."""
 
 
-def bound_many(questions: Iterable[Asked]) -> list[Answer]:
+def bound_many(questions: Iterable[Asked]) -> list[BoundOutcome]:
     """The answer to each question, in order; in the place of one that has none, its error."""
     with Answers() as answers:
         return answers.ask(questions)
@@ -51,7 +54,7 @@ class Answers:
     """Answers lists of questions; its helpers live until it is closed.
 
     `helpers` is the largest number of further processes, by default one for each further core;
-    they start once this process has worked for `patience` seconds.
+    they start once this process has worked for `patience` seconds of CPU.
     """
 
     def __init__(self, helpers: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
@@ -77,24 +80,28 @@ class Answers:
             helper.wait()
         self._helpers.clear()
 
-    def ask(self, questions: Iterable[Asked]) -> list[Answer]:
+    def ask(self, questions: Iterable[Asked]) -> list[BoundOutcome]:
         """Each question's answer, or the error in its place."""
         read = [_question(asked) for asked in questions]
-        distinct = dict.fromkeys(each for each in read if isinstance(each, Question))
+        distinct = dict.fromkeys(each for each in read if isinstance(each, BoundQuery))
         found = self._answered(_units(distinct))
-        return [found[each] if isinstance(each, Question) else each for each in read]
+        return [found[each] if isinstance(each, BoundQuery) else each for each in read]
 
-    def _answered(self, units: Sequence[Unit]) -> dict[Question, Answer]:
-        found: dict[Question, Answer] = {}
-        waiting, left = _Shared(units), len(units)
+    def _answered(self, units: Sequence[Unit]) -> dict[BoundQuery, BoundOutcome]:
+        found: dict[BoundQuery, BoundOutcome] = {}
+        waiting, left, spent = _Shared(units), len(units), 0.0
         serving: list[threading.Thread] = []
         for unit in waiting:
             left -= 1
-            if not serving and left and (self._helpers or self._patience <= 0.0):
+            done = len(units) - left - 1
+            worth = not done or left * spent / done > WORTH_SECONDS
+            if not serving and left and (self._helpers or (self._patience <= 0.0 and worth)):
                 serving = self._served(waiting, found, left)
-            start = time.monotonic()
+            start = time.thread_time()
             found.update(zip(unit, map(_answer, unit), strict=True))
-            self._patience -= time.monotonic() - start
+            took = time.thread_time() - start
+            spent += took
+            self._patience -= took
         for each in serving:
             each.join()
         # What a helper died over is answered here: a defect shows itself.
@@ -103,7 +110,7 @@ class Answers:
         return found
 
     def _served(
-        self, waiting: _Shared, found: dict[Question, Answer], most: int
+        self, waiting: _Shared, found: dict[BoundQuery, BoundOutcome], most: int
     ) -> list[threading.Thread]:
         """A thread for each helper, which hands it one unit after another."""
         with contextlib.suppress(OSError):  # a machine that starts none: this process goes on alone
@@ -142,16 +149,16 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _question(asked: object) -> Question | FlShuffleError:
+def _question(asked: object) -> BoundQuery | FlShuffleError:
     try:
-        return asked if isinstance(asked, Question) else Question.from_mapping(cast(Any, asked))
+        return asked if isinstance(asked, BoundQuery) else BoundQuery.from_mapping(cast(Any, asked))
     except FlShuffleError as error:
         return error
     except OSError as error:  # a file that a question names
         return ConfigError(str(error))
 
 
-def _units(questions: Iterable[Question]) -> list[Unit]:
+def _units(questions: Iterable[BoundQuery]) -> list[Unit]:
     """Questions about one composition of rounds stay together; each other one stands alone."""
     units: dict[object, Unit] = {}
     for question in questions:
@@ -160,7 +167,7 @@ def _units(questions: Iterable[Question]) -> list[Unit]:
     return list(units.values())
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: BoundQuery) -> BoundOutcome:
     try:
         return bound(question)
     except FlShuffleError as error:
@@ -179,7 +186,7 @@ def _started() -> Popen[bytes]:
     )  # fmt: skip
 
 
-def _serve(helper: Popen[bytes], waiting: _Shared, found: dict[Question, Answer]) -> None:
+def _serve(helper: Popen[bytes], waiting: _Shared, found: dict[BoundQuery, BoundOutcome]) -> None:
     """Hand the helper units until none is left; one that it dies over is returned."""
     asks, answers = cast(IO[bytes], helper.stdin), cast(IO[bytes], helper.stdout)
     for unit in waiting:

@@ -1,4 +1,4 @@
-"""Every bound by name: a `Question` in, a `Guarantee` out.
+"""Every bound by name: a `BoundQuery` in, a `Guarantee` out.
 
 `bound(query)` evaluates the method the query names; `compare(query)` all that apply. A method asked
 outside its validity raises `NotApplicableError` with the condition that failed.
@@ -10,15 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from fl_shuffle._internal.renamed import RenamedKeys
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
+from fl_shuffle.accounting.lower_bounds.chosen_datasets import binary_lower_delta
 from fl_shuffle.accounting.queries.fixed_sample import fixed_sample_guarantee
 from fl_shuffle.accounting.queries.guarantees import Method
 from fl_shuffle.accounting.queries.published_methods import PUBLISHED_METHODS
-from fl_shuffle.accounting.queries.question import MAX_EPSILON, Question
+from fl_shuffle.accounting.queries.query import MAX_EPSILON, OLD_METHODS, BoundQuery
 from fl_shuffle.accounting.queries.randomizer_methods import BLANKET, CLONE, GSPA, LOWER, PROFILE
 from fl_shuffle.accounting.queries.renyi_methods import RENYI_METHODS
 from fl_shuffle.accounting.queries.sum_methods import SUM, SUM_ATTACK
-from fl_shuffle.accounting.queries.vector_methods import ATTACK, PROVEN
+from fl_shuffle.accounting.queries.vector_methods import ATTACK, VECTOR
 from fl_shuffle.errors import (
     FlShuffleError,
     InvalidValueError,
@@ -27,10 +29,10 @@ from fl_shuffle.errors import (
 )
 
 
-def bound(query: Question) -> Guarantee:
+def bound(query: BoundQuery) -> Guarantee:
     """The answer of the method that the query names, or, without one, the smallest proven answer.
 
-    Where neighbours change one of several records in a report, another client's report may differ
+    Where neighbors change one of several records in a report, another client's report may differ
     in all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
     state nothing true. Published formulas are still printed as what they are.
     """
@@ -43,7 +45,7 @@ def bound(query: Question) -> Guarantee:
         _require_no_order(query, query.method)
     if query.participation < 1.0 and not method.absence:
         raise NotApplicableError(
-            f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
+            f"{query.method} is stated for clients that all take part: use blanket, clone, vector "
             "or lower, or participation = 1"
         )
     _require_release(query, method)
@@ -54,13 +56,13 @@ def bound(query: Question) -> Guarantee:
     if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:
         raise NotApplicableError(
             f"{query.method} takes epsilon0 for any two reports, here it is for one of "
-            f"{query.records} records: use proven (gaussian or laplace), or records = 1 and the "
+            f"{query.records} records: use vector (gaussian or laplace), or records = 1 and the "
             "epsilon0 of a whole report"
         )
     return answer
 
 
-def _smallest_proven(query: Question) -> Guarantee:
+def _smallest_proven(query: BoundQuery) -> Guarantee:
     """Raises `NotApplicableError` where no bound for the query is proven."""
     answers: dict[str, Guarantee | FlShuffleError] = {}
     best: Guarantee | None = None
@@ -92,7 +94,7 @@ def _smallest_proven(query: Question) -> Guarantee:
     )
 
 
-def _require_no_order(query: Question, asked: str) -> None:
+def _require_no_order(query: BoundQuery, asked: str) -> None:
     if query.order is not None:
         names = ", ".join(name for name, method in METHODS.items() if method.orders)
         raise NotApplicableError(
@@ -101,11 +103,13 @@ def _require_no_order(query: Question, asked: str) -> None:
         )
 
 
-def _costs_more(query: Question, name: str, best: Guarantee) -> bool:
+def _costs_more(query: BoundQuery, name: str, best: Guarantee) -> bool:
     """Whether one point of the method's curve shows that its epsilon is above that of `best`: its
     delta there is above the query's, and no curve rises. A search takes many points."""
     if query.delta is None or query.rounds > 1 or not best.epsilon <= MAX_EPSILON:
         return False
+    if METHODS[name].any_randomizer and _binary_loses(query, best.epsilon) > query.delta:
+        return True
     try:
         there = bound(replace(query, method=name, epsilon=best.epsilon, delta=None))
     except FlShuffleError:
@@ -113,7 +117,19 @@ def _costs_more(query: Question, name: str, best: Guarantee) -> bool:
     return there.delta > query.delta
 
 
-def _require_release(query: Question, method: Method) -> None:
+def _binary_loses(query: BoundQuery, epsilon: float) -> float:
+    """A delta that binary randomized response of the query's pure budget certainly reaches there.
+
+    A bound on every randomizer of that budget is a bound on this one, so it cannot be smaller. It
+    takes one evaluation of a curve with three outcomes, where such a bound takes many.
+    """
+    pure = query.epsilon0 is not None and query.delta0 == 0.0 and not query.profile
+    if not pure or query.personal or query.participation < 1.0 or query.clients is None:
+        return 0.0
+    return binary_lower_delta(query.epsilon0 or 0.0, query.clients, epsilon)
+
+
+def _require_release(query: BoundQuery, method: Method) -> None:
     """Raise `NotApplicableError` where what is released is not what the method is about."""
     if method.sees not in ("any", query.release):
         needed = "sums alone" if method.sees == "sum" else "single reports"
@@ -128,7 +144,7 @@ def _require_release(query: Question, method: Method) -> None:
         )
 
 
-def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
+def compare(query: BoundQuery, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
     Order: proven upper bounds from small to large, then published ones, then lower bounds, then
@@ -139,10 +155,11 @@ def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlS
         for name, method in METHODS.items()
         if lower or (method.headline and name not in LOWER_METHODS)
     ]
-    return dict(sorted(_answers(query, names).items(), key=lambda item: _rank(query, item[1])))
+    answers = sorted(_answers(query, names).items(), key=lambda item: _rank(query, item[1]))
+    return RenamedKeys(dict(answers), OLD_METHODS)
 
 
-def _answers(query: Question, names: Iterable[str]) -> dict[str, Guarantee | FlShuffleError]:
+def _answers(query: BoundQuery, names: Iterable[str]) -> dict[str, Guarantee | FlShuffleError]:
     answers: dict[str, Guarantee | FlShuffleError] = {}
     for name in names:
         try:
@@ -157,15 +174,13 @@ LOWER_METHODS = ("lower", "attack", "sum-attack")
 """What the randomizer asked for certainly loses."""
 
 
-def lower_answers(query: Question) -> dict[str, Guarantee]:
+def lower_answers(query: BoundQuery) -> dict[str, Guarantee]:
     """What is certainly lost in the situation of `query`, by every method that can say."""
     answers = _answers(query, LOWER_METHODS)
     return {name: each for name, each in answers.items() if isinstance(each, Guarantee)}
 
 
-def proven_over_lower(
-    query: Question, answers: Mapping[str, Guarantee | FlShuffleError]
-) -> float | None:
+def tightness(query: BoundQuery, answers: Mapping[str, Guarantee | FlShuffleError]) -> float | None:
     """The smallest proven number over the largest lower bound; None without one of the two."""
     found = [each for each in answers.values() if isinstance(each, Guarantee)]
     proven = [asked_number(query, each) for each in found if each.status is Status.PROVEN]
@@ -173,12 +188,12 @@ def proven_over_lower(
     return proof_over_attack(min(proven, default=None), max(lower, default=None))
 
 
-def asked_number(query: Question, answer: Guarantee) -> float:
+def asked_number(query: BoundQuery, answer: Guarantee) -> float:
     """What the query asks for: epsilon at its delta, or delta at its epsilon."""
     return answer.epsilon if query.delta is not None else answer.delta
 
 
-def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, float]:
+def _rank(query: BoundQuery, value: Guarantee | FlShuffleError) -> tuple[int, float]:
     if isinstance(value, FlShuffleError):
         return len(Status), 0.0
     order = (Status.PROVEN, Status.AS_PUBLISHED, Status.LOWER_BOUND)
@@ -188,7 +203,7 @@ def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, floa
 METHODS = {
     method.name: method
     for method in (
-        PROVEN,
+        VECTOR,
         SUM,
         BLANKET,
         CLONE,

@@ -1,7 +1,9 @@
-"""Bounds of the literature by name, as published: they answer a `Question` beside the proven ones.
+"""Bounds of the literature by name: they answer a query beside the proven ones.
 
-None is a guarantee (docs/errata.md says where one fails). Every function checks the conditions of
-its theorem and raises `NotApplicableError` naming the one that failed.
+Those as published are no guarantees (docs/research/errata.md says where one fails). `general-clone`
+and `feldman2022-numeric` are proven: they are `blanket` and `clone` by their papers' names. Every
+function checks the conditions of its theorem and raises `NotApplicableError` naming the one that
+failed.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from fl_shuffle.accounting.bounds.published import (
     hoeffding_delta,
     moments_curve,
 )
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     SHUFFLED,
@@ -36,8 +38,8 @@ from fl_shuffle.accounting.queries.guarantees import (
     guarantee_from_curve,
     require_one_round,
 )
-from fl_shuffle.accounting.queries.question import Question, make_randomizer
-from fl_shuffle.accounting.queries.randomizer_methods import blanket_guarantee
+from fl_shuffle.accounting.queries.query import BoundQuery, make_randomizer
+from fl_shuffle.accounting.queries.randomizer_methods import blanket_guarantee, clone_guarantee
 from fl_shuffle.accounting.queries.renyi_methods import published_batch, require_several
 from fl_shuffle.errors import NotApplicableError
 
@@ -45,7 +47,7 @@ LARGEST_EPSILON0 = 100.0
 """Tail bounds square e^epsilon0: from here on doubles would overflow."""
 
 
-def gdp_guarantee(query: Question) -> Guarantee:
+def gdp_guarantee(query: BoundQuery) -> Guarantee:
     epsilon0, clients = published_batch(query)
     mu = chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
     point = epsilon_and_delta(
@@ -65,7 +67,7 @@ GDP = Method("gdp", "Gaussian DP of the Renyi paper, as published", gdp_guarante
 # --- closed forms of one round -----------------------------------------------------------------
 
 
-def _closed_form(query: Question, epsilon_at: Callable[[float], float], source: str) -> Guarantee:
+def _closed_form(query: BoundQuery, epsilon_at: Callable[[float], float], source: str) -> Guarantee:
     """The answer of a formula for epsilon that falls with delta."""
     point = epsilon_and_delta(
         query, epsilon_at, lambda epsilon: closed_form_delta(epsilon_at, epsilon)
@@ -74,7 +76,7 @@ def _closed_form(query: Question, epsilon_at: Callable[[float], float], source: 
     return answer_to(query, point, Status.AS_PUBLISHED, source, assumptions)
 
 
-def erlingsson_guarantee(query: Question) -> Guarantee:
+def erlingsson_guarantee(query: BoundQuery) -> Guarantee:
     require_one_round(query)
     epsilon0, clients = published_batch(query)
     if clients < ERLINGSSON_CLIENTS or epsilon0 >= ERLINGSSON_EPSILON0:
@@ -102,7 +104,7 @@ ERLINGSSON = Method(
 )
 
 
-def feldman_guarantee(query: Question) -> Guarantee:
+def feldman_guarantee(query: BoundQuery) -> Guarantee:
     require_one_round(query)
     epsilon0, clients = published_batch(query)
 
@@ -121,13 +123,34 @@ def feldman_guarantee(query: Question) -> Guarantee:
 
 FELDMAN = Method(
     "feldman2022",
-    "standard clone in closed form, as published (numeric: clone)",
+    "standard clone in closed form, as published",
     feldman_guarantee,
     headline=False,
 )
 
 
-def echo_guarantee(query: Question) -> Guarantee:
+def feldman_numeric_guarantee(query: BoundQuery) -> Guarantee:
+    """The delta of the paper's pair itself: the same number as `clone`, by the name of its paper.
+
+    The pair: C ~ Bin(n - 1, e^-eps0), A ~ Bin(C, 1/2), D ~ Bern(e^eps0/(1 + e^eps0)), and
+    (A + D, C - A + 1 - D) against (A + 1 - D, C - A + D) (Su, Cheng, Wang 2025, Theorem 3 of
+    section 3.1). Their program sums it in steps with an early stop; here the sum is exact up to a
+    share that is added, so the status is proven.
+    """
+    answer = clone_guarantee(query)
+    source = "Feldman, McMillan, Talwar 2022, numeric bound of the standard clone pair"
+    return replace(answer, source=source)
+
+
+FELDMAN_NUMERIC = Method(
+    "feldman2022-numeric",
+    "standard clone by numbers, which is clone",
+    feldman_numeric_guarantee,
+    headline=False,
+)
+
+
+def echo_guarantee(query: BoundQuery) -> Guarantee:
     require_one_round(query)
     query.require_pure()
     budgets = query.local_budgets
@@ -153,7 +176,7 @@ ECHO = Method(
 # --- curves ------------------------------------------------------------------------------------
 
 
-def gspa_finite_guarantee(query: Question) -> Guarantee:
+def gspa_finite_guarantee(query: BoundQuery) -> Guarantee:
     """GSPA's reduction without its central limit theorem."""
     require_several(query, query.clients or 1)
     budgets = query.local_budgets
@@ -176,7 +199,7 @@ GSPA_FINITE = Method(
 )
 
 
-def _moments_guarantee(query: Question, formula: Formula, name: str) -> Guarantee:
+def _moments_guarantee(query: BoundQuery, formula: Formula, name: str) -> Guarantee:
     """Balle et al.'s tail bound for the query's randomizer, or for any."""
     require_one_round(query)
     epsilon0, clients = published_batch(query)
@@ -211,7 +234,7 @@ BENNETT = Method(
 )
 
 
-def general_clone_guarantee(query: Question) -> Guarantee:
+def general_clone_guarantee(query: BoundQuery) -> Guarantee:
     """The best decomposition of the general clone paradigm, which is the privacy blanket."""
     answer = blanket_guarantee(query)
     source = f"Su, Cheng, Wang 2025, Theorems 3 and 4: the blanket is optimal; {answer.source}"
@@ -227,5 +250,6 @@ GENERAL_CLONE = Method(
 )
 
 PUBLISHED_METHODS = (
-    GENERAL_CLONE, GSPA_FINITE, GDP, ECHO, ERLINGSSON, FELDMAN, HOEFFDING, BENNETT,
+    GENERAL_CLONE, GSPA_FINITE, GDP, ECHO, ERLINGSSON, FELDMAN, FELDMAN_NUMERIC,
+    HOEFFDING, BENNETT,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How the bounds of a randomizer, and of any randomizer of a local budget, answer a `Question`.
+"""How the bounds of a randomizer, and of any randomizer of a local budget, answer a `BoundQuery`.
 
 Every function checks its conditions and raises `NotApplicableError` naming the one that failed.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_curve, blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone_curve
 from fl_shuffle.accounting.bounds.gspa import gspa_mu
@@ -15,8 +14,12 @@ from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON, LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
+from fl_shuffle.accounting.lower_bounds.chosen_datasets import (
+    lower_bound_delta,
+    lower_bound_epsilon,
+)
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     SHUFFLED,
@@ -29,16 +32,18 @@ from fl_shuffle.accounting.queries.guarantees import (
     require_one_round,
     secrecy,
 )
-from fl_shuffle.accounting.queries.question import Question, make_randomizer
+from fl_shuffle.accounting.queries.query import BoundQuery, make_randomizer
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import NotApplicableError
 
-PROFILE_SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
-SHARED_BLANKETS = ("krr", "laplace")
-"""Randomizers whose blanket law does not depend on the budget."""
+PROFILE_SOURCE = (
+    "partial shuffle by a random swap, then convex order (docs/research/proofs, section 13)"
+)
+SHARED_BLANKETS = ("krr", "blh", "hadamard", "laplace")
+"""Randomizers whose blanket distribution does not depend on the budget."""
 
 
-def blanket_guarantee(query: Question) -> Guarantee:
+def blanket_guarantee(query: BoundQuery) -> Guarantee:
     query.require_pure()
     if query.personal:
         return _personal_blanket(query)
@@ -65,12 +70,13 @@ BLANKET = Method(
 )
 
 
-def _personal_blanket(query: Question) -> Guarantee:
+def _personal_blanket(query: BoundQuery) -> Guarantee:
     if query.randomizer not in SHARED_BLANKETS:
+        given = f"not {query.randomizer}" if query.randomizer else "and no randomizer is named"
         raise NotApplicableError(
-            "blanket with personal budgets needs a blanket law that does not depend on the "
-            f"budget: krr or laplace (common noise, personal clipping), not "
-            f"{query.randomizer}; account per cohort of equal budgets instead"
+            f"{query.method} with personal budgets needs a blanket law that does not depend on the "
+            f"budget: krr, blh, hadamard, or laplace (common noise, personal clipping), {given}; "
+            "account per cohort of equal budgets instead"
         )
     largest = make_randomizer(query, max(query.classes).epsilon0)
     curve = worst_client_curve(
@@ -85,11 +91,11 @@ def _personal_blanket(query: Question) -> Guarantee:
         largest.local_epsilon,
         Status.PROVEN,
         f"{largest.source}, blanket masses of each client",
-        (*largest.assumptions, "the worst client's curve; budgets are public"),
+        (*largest.assumptions, "the most exposed client's curve; budgets are public"),
     )
 
 
-def chosen_dataset_guarantee(query: Question) -> Guarantee:
+def chosen_dataset_guarantee(query: BoundQuery) -> Guarantee:
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local
@@ -119,7 +125,7 @@ LOWER = Method(
 # --- bounds for any randomizer of a local budget -----------------------------------------------
 
 
-def clone_guarantee(query: Question) -> Guarantee:
+def clone_guarantee(query: BoundQuery) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     curve = standard_clone_curve(epsilon0, clients, participation=query.participation)
@@ -128,11 +134,15 @@ def clone_guarantee(query: Question) -> Guarantee:
 
 
 CLONE = Method(
-    "clone", "standard clone, any randomizer, solved exactly", clone_guarantee, absence=True
+    "clone",
+    "standard clone, any randomizer, solved exactly",
+    clone_guarantee,
+    absence=True,
+    any_randomizer=True,
 )
 
 
-def _profile_of(query: Question) -> LocalProfile:
+def _profile_of(query: BoundQuery) -> LocalProfile:
     """The profile a query states: its list of points, or its (epsilon0, delta0)."""
     if query.profile:
         return profiles.points(query.pairs)
@@ -144,12 +154,12 @@ def _profile_of(query: Question) -> LocalProfile:
     return profiles.approximate(epsilon0, delta0)
 
 
-def profile_guarantee(query: Question) -> Guarantee:
+def profile_guarantee(query: BoundQuery) -> Guarantee:
     """The guarantee of any randomizer, from its local profile alone."""
     if query.personal:
         raise NotApplicableError(
             "profile is stated for one local profile that holds between any two reports; with "
-            "personal budgets give the weakest of them, or use blanket or proven"
+            "personal budgets give the weakest of them, or use blanket or vector"
         )
     profile = _profile_of(query)
     clients = query.clients or 1
@@ -164,7 +174,7 @@ def profile_guarantee(query: Question) -> Guarantee:
     return answer_to(query, (epsilon, delta), Status.PROVEN, PROFILE_SOURCE, assumptions)
 
 
-def _not_above_composed(query: Question, epsilon: float, delta: float) -> tuple[float, float]:
+def _not_above_composed(query: BoundQuery, epsilon: float, delta: float) -> tuple[float, float]:
     """The answer, or what the stated pairs add up to over the rounds where that is smaller."""
     pairs = query.pairs or (query.local[:2],)
     times = query.rounds * (ROUND_UP if query.rounds > 1 else 1.0)
@@ -175,11 +185,14 @@ def _not_above_composed(query: Question, epsilon: float, delta: float) -> tuple[
 
 
 PROFILE = Method(
-    "profile", "any randomizer, from its local privacy profile alone", profile_guarantee
+    "profile",
+    "any randomizer, from its local privacy profile alone",
+    profile_guarantee,
+    any_randomizer=True,
 )
 
 
-def gspa_guarantee(query: Question) -> Guarantee:
+def gspa_guarantee(query: BoundQuery) -> Guarantee:
     mu = gspa_mu(query.local_budgets, rounds=query.rounds)
     point = epsilon_and_delta(
         query,

@@ -1,8 +1,7 @@
-"""How Renyi divergences answer a `Question`: the proven one, published ones, and a lower bound."""
+"""How Renyi divergences answer a query: the proven one, published ones, and a lower bound."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,14 +13,18 @@ from fl_shuffle.accounting.bounds.published import (
 )
 from fl_shuffle.accounting.bounds.renyi import (
     CONVERSION,
+    RDP_SOURCE,
+    PureRound,
     best_order,
-    clone_renyi,
+    pure_epsilon,
     rdp_delta,
     rdp_epsilon,
+    rounds_divergence,
+    rounds_epsilon,
 )
-from fl_shuffle.accounting.engine.monotone_search import Point
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.limits import MAX_ORDER
+from fl_shuffle.accounting.numerics.monotone_search import CurvePoint
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     SHUFFLED,
@@ -29,7 +32,7 @@ from fl_shuffle.accounting.queries.guarantees import (
     answer_to,
     require_one_round,
 )
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import NotApplicableError
 
@@ -56,19 +59,19 @@ class _Bound:
         return LARGEST_WHOLE_ORDER if self.whole else MAX_ORDER
 
 
-def pure_batch(query: Question) -> tuple[float, int]:
+def pure_batch(query: BoundQuery) -> tuple[float, int]:
     """(epsilon0, clients) of a query with one pure budget and at least two reports."""
     query.require_pure()
     epsilon0, _, clients = query.local
     if query.randomizer == "gaussian":
         raise NotApplicableError(
-            f"{query.method} needs a pure local budget, and Gaussian noise has none: use proven"
+            f"{query.method} needs a pure local budget, and Gaussian noise has none: use vector"
         )
     require_several(query, clients)
     return epsilon0, clients
 
 
-def require_several(query: Question, clients: int) -> None:
+def require_several(query: BoundQuery, clients: int) -> None:
     """Raise `NotApplicableError` for a single report, which no shuffle hides."""
     if clients < 2:
         raise NotApplicableError(
@@ -77,7 +80,7 @@ def require_several(query: Question, clients: int) -> None:
         )
 
 
-def published_batch(query: Question) -> tuple[float, int]:
+def published_batch(query: BoundQuery) -> tuple[float, int]:
     """The same for formulas that are not evaluated at tiny budgets."""
     epsilon0, clients = pure_batch(query)
     if epsilon0 < LEAST_EPSILON0:
@@ -87,7 +90,7 @@ def published_batch(query: Question) -> tuple[float, int]:
     return epsilon0, clients
 
 
-def _chosen_order(query: Question, bound: _Bound, value: Callable[[float], float]) -> float:
+def _chosen_order(query: BoundQuery, bound: _Bound, value: Callable[[float], float]) -> float:
     """The order that the query names, or the best one for what it asks."""
     if query.order is None:
         return best_order(value, whole=bound.whole, largest=bound.largest)
@@ -102,12 +105,9 @@ def _chosen_order(query: Question, bound: _Bound, value: Callable[[float], float
     return query.order
 
 
-def _converted(query: Question, bound: _Bound) -> Guarantee:
-    """The answer at the best order: rounds add up, the conversion follows."""
-    rounds, pure = query.rounds, math.inf
-    if bound.status is Status.PROVEN:
-        # Nobody loses more than epsilon0 in a round; a published formula is left as it is.
-        pure = rounds * (query.epsilon0 or 0.0)
+def _converted(query: BoundQuery, bound: _Bound) -> Guarantee:
+    """The answer of a published formula at the best order; divergences of rounds add up."""
+    rounds = query.rounds
 
     def total(order: float) -> float:
         return rounds * bound.divergence(order)
@@ -115,24 +115,45 @@ def _converted(query: Question, bound: _Bound) -> Guarantee:
     if query.delta is not None:
         delta = query.delta
         order = _chosen_order(query, bound, lambda each: rdp_epsilon(each, total(each), delta))
-        epsilon = min(pure, rdp_epsilon(order, total(order), delta) * ROUND_UP)
+        epsilon = rdp_epsilon(order, total(order), delta) * ROUND_UP
     else:
         epsilon = query.epsilon or 0.0
         order = _chosen_order(query, bound, lambda each: rdp_delta(each, total(each), epsilon))
-        delta = 0.0 if epsilon >= pure else rdp_delta(order, total(order), epsilon)
-        delta = min(1.0, delta * ROUND_UP)
-    assumptions = (SHUFFLED, *bound.assumptions, *((ROUNDS, AGAIN) if rounds > 1 else ()))
+        delta = min(1.0, rdp_delta(order, total(order), epsilon) * ROUND_UP)
+    return _answered(query, bound, (epsilon, delta), order, total(order))
+
+
+def _answered(
+    query: BoundQuery, bound: _Bound, point: tuple[float, float], order: float, divergence: float
+) -> Guarantee:
+    """The guarantee, with the order that it comes from and the divergence of all rounds."""
+    several = (ROUNDS, AGAIN) if query.rounds > 1 else ()
+    assumptions = (SHUFFLED, *bound.assumptions, *several)
     source = f"{bound.source}; converted by {CONVERSION}"
-    details = {"order": order, "rdp": total(order), "conversion": CONVERSION}
-    return answer_to(query, (epsilon, delta), bound.status, source, assumptions, **details)
+    details = {"order": order, "rdp": divergence, "conversion": CONVERSION}
+    return answer_to(query, point, bound.status, source, assumptions, **details)
 
 
-def rdp_guarantee(query: Question) -> Guarantee:
-    """The guarantee of any pure randomizer that all clients share, by its pair's divergence."""
-    epsilon0, clients = pure_batch(query)
-    source = "Chen, Cao, Ge 2024 (ICASSP), Corollary 1 for the pair of its Proposition 1"
-    divergence = clone_renyi(epsilon0, clients).divergence
-    return _converted(query, _Bound(divergence, Status.PROVEN, source, (ONE_RANDOMIZER,)))
+def rdp_guarantee(query: BoundQuery) -> Guarantee:
+    """The guarantee of any pure randomizer that all clients share, by its pair's divergence.
+
+    The epsilon is that of a run's column `rdp`: both call `rounds_epsilon`.
+    """
+    rounds = {PureRound(*pure_batch(query)): query.rounds}
+
+    def total(order: float) -> float:
+        return rounds_divergence(rounds, order)
+
+    # Of all rounds together.
+    bound = _Bound(total, Status.PROVEN, RDP_SOURCE, (ONE_RANDOMIZER,))
+    if query.delta is not None:
+        found = rounds_epsilon(rounds, query.delta, query.order)
+        return _answered(query, bound, (found.epsilon, query.delta), found.order, found.divergence)
+    epsilon = query.epsilon or 0.0
+    order = _chosen_order(query, bound, lambda each: rdp_delta(each, total(each), epsilon))
+    # Nobody loses more than epsilon0 in a round.
+    delta = rdp_delta(order, total(order), epsilon) if epsilon < pure_epsilon(rounds) else 0.0
+    return _answered(query, bound, (epsilon, min(1.0, delta * ROUND_UP)), order, total(order))
 
 
 RDP = Method(
@@ -145,7 +166,7 @@ RDP = Method(
 """Not asked for the smallest proven bound: `clone` composes the same pair without a conversion."""
 
 
-def asymptotic_guarantee(query: Question) -> Guarantee:
+def asymptotic_guarantee(query: BoundQuery) -> Guarantee:
     epsilon0, clients = published_batch(query)
     theorem = "Theorem 3" if query.rounds > 1 else "Corollary 2"
     bound = _Bound(
@@ -166,7 +187,7 @@ RDP_ASYMPTOTIC = Method(
 )
 
 
-def girgis_upper_guarantee(query: Question) -> Guarantee:
+def girgis_upper_guarantee(query: BoundQuery) -> Guarantee:
     epsilon0, clients = published_batch(query)
     bound = _Bound(
         lambda order: girgis_upper_rdp(epsilon0, clients, round(order)),
@@ -187,7 +208,7 @@ GIRGIS_UPPER = Method(
 )
 
 
-def girgis_lower_guarantee(query: Question) -> Guarantee:
+def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
     """What binary randomized response certainly loses, by its Renyi divergence."""
     epsilon0, clients = published_batch(query)
     require_one_round(query)
@@ -208,7 +229,7 @@ def girgis_lower_guarantee(query: Question) -> Guarantee:
     order = _chosen_order(query, bound, lambda each: -reached(each))
     return answer_to(
         query,
-        Point(reached(order), delta, 0.0),
+        CurvePoint(reached(order), delta, 0.0),
         Status.LOWER_BOUND,
         "Girgis et al. 2021 (CCS), lower bound, against what (epsilon, delta) allow",
         ("all clients use binary randomized response with this local budget",),

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fl_shuffle import declare
+from fl_shuffle import settings_schema
 from fl_shuffle.accounting.bisection import furthest
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_mu
 from fl_shuffle.accounting.guarantee import Guarantee
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.errors import (
     InvalidValueError,
     NotApplicableError,
@@ -40,7 +40,7 @@ LEAST_DELTA = 1e-300
 """Smallest target delta: the search compares logarithms of deltas, and doubles end near 1e-308."""
 
 
-def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
+def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]:
     """The most of `name` (where it costs privacy) or the least that keeps the target.
 
     The target is `query.epsilon` at `delta`. Returns the value, and the answer there: asked again
@@ -53,7 +53,7 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     if (target := query.epsilon) is None:
         raise InvalidValueError("epsilon", None, "is the target, with delta")
     delta = require_real("delta", delta, minimum=LEAST_DELTA, maximum=1.0, exclusive_maximum=True)
-    spec = declare.settings_of(Question)[name]
+    spec = settings_schema.settings_of(BoundQuery)[name]
     whole = spec.kind.startswith("int")
     least = 1.0 if whole else max(spec.least or 0.0, SMALLEST)
     most = min(spec.most or LARGEST, LARGEST)
@@ -65,7 +65,7 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     refusals: list[NotApplicableError] = []
     method = query.method
 
-    def asked(value: float) -> Question:
+    def asked(value: float) -> BoundQuery:
         changed: Any = {name: int(value) if whole else value, "method": method}
         return replace(query, **changed)
 
@@ -128,7 +128,7 @@ def _coordinate(delta: float) -> float:
     return math.sqrt(max(-math.log(max(delta, LEAST_DELTA)), 0.0))
 
 
-def _guess(query: Question, name: str, delta: float) -> float:
+def _guess(query: BoundQuery, name: str, delta: float) -> float:
     """Where to begin: near what sums of Gaussian reports would need."""
     epsilon = max(query.epsilon or 0.0, 1e-3)
     mu = gaussian_mu(epsilon, delta)

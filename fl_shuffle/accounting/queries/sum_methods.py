@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import Counts
 from fl_shuffle.accounting.add_remove import add_remove_epsilon
-from fl_shuffle.accounting.attacks.sum_attack import LAPLACE_NOTE, SUM_LOWER_SOURCE
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports, sum_assumption
+from fl_shuffle.accounting.client_classes import ClientClass, ShuffledRound
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.lower_bounds.sum_attack import LAPLACE_NOTE
 from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.accounting.queries.vector_methods import (
     report_classes,
     report_details,
     sum_test,
 )
-from fl_shuffle.accounting.reports import ClientClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
-from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumTable
+from fl_shuffle.accounting.rounds.sum_account import SumTable
+from fl_shuffle.accounting.rounds.words import CONTINUOUS
 from fl_shuffle.errors import NotApplicableError
 
-Counts = NDArray[np.int64]
 
+def sum_guarantee(query: BoundQuery) -> Guarantee:
+    """The most exposed client's proven guarantee over `rounds` equal sums of reports.
 
-def sum_guarantee(query: Question) -> Guarantee:
-    """The worst client's proven guarantee over `rounds` equal sums of reports.
-
-    The reports are those of `proven_vector_guarantee`, each counting once in the sum: everybody's
+    The reports are those of `vector_guarantee`, each counting once in the sum: everybody's
     noise hides everybody, whatever its scale. Of Laplace reports, in any dimension up to 10^9, what
     is proven of them shuffled holds of their sum as well: the smaller cost is the answer. Raises
     `NotApplicableError` for other reports.
@@ -41,7 +40,7 @@ def sum_guarantee(query: Question) -> Guarantee:
     library, lost = RoundLibrary(), int(counts.sum()) - honest
     # Of Gaussian reports the sum never costs more than the reports.
     spent: list[Spent] = [
-        {RoundType.of(classes, index).without(lost): query.rounds}
+        {ShuffledRound.of(classes, index).without(lost): query.rounds}
         for index in range(len(classes) if table.laplace else 0)
     ]
 
@@ -59,7 +58,7 @@ def sum_guarantee(query: Question) -> Guarantee:
         query,
         epsilon_and_delta(query, epsilon_at, delta_at),
         Status.PROVEN,
-        SUM_SOURCE,
+        CONTINUOUS.sum,
         (
             sum_assumption(query.clients or 1, query.assumed_honest),
             "n reports arrive, with independent noise; parameters depend on public outputs only",
@@ -79,14 +78,14 @@ SUM = Method(
 )
 
 
-def _sum_of(query: Question, classes: list[ClientClass]) -> tuple[SumTable, Counts, int]:
+def _sum_of(query: BoundQuery, classes: list[ClientClass]) -> tuple[SumTable, Counts, int]:
     """What the classes contribute to a sum; how many reports of each, and honest ones in all."""
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
     honest = honest_reports(query.assumed_honest, int(counts.sum()))
     return SumTable.of(classes, None), counts, honest
 
 
-def _add_remove(query: Question, epsilon_at: Callable[[float], float]) -> dict[str, float]:
+def _add_remove(query: BoundQuery, epsilon_at: Callable[[float], float]) -> dict[str, float]:
     """The answer's epsilon in the other relation, where it applies."""
     if query.delta is None or query.randomizer != "gaussian":
         return {}
@@ -94,8 +93,8 @@ def _add_remove(query: Question, epsilon_at: Callable[[float], float]) -> dict[s
     return {} if found is None else {"epsilon_add_remove": found}
 
 
-def sum_attack_guarantee(query: Question) -> Guarantee:
-    """What the best test on the sums certainly reaches against the worst client.
+def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
+    """What the best test on the sums certainly reaches against the most exposed client.
 
     Raises `NotApplicableError` where it reaches nothing.
     """
@@ -110,7 +109,7 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
         query,
         (epsilon, delta),
         Status.LOWER_BOUND,
-        SUM_LOWER_SOURCE,
+        CONTINUOUS.sum_lower,
         ("the client's mean moves along one coordinate",),
         **report_details(query, classes),
         release=query.release,

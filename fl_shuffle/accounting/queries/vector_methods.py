@@ -1,4 +1,4 @@
-"""Vector reports with Gaussian or Laplace noise, any dimension: methods `proven` and `attack`."""
+"""Vector reports with Gaussian or Laplace noise, any dimension: methods `vector` and `attack`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fl_shuffle.accounting.attacks.sum_attack import sum_attack_delta, sum_attack_epsilon
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
+from fl_shuffle.accounting.client_classes import MAX_RATIO, ClientClass, ShuffledRound
+from fl_shuffle.accounting.distributions.gaussian_mechanism import analytic_sigma, classical_sigma
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
+from fl_shuffle.accounting.lower_bounds.sum_attack import sum_attack_delta, sum_attack_epsilon
 from fl_shuffle.accounting.queries.guarantees import Method, answer_to, epsilon_and_delta, secrecy
-from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.accounting.reports import MAX_RATIO, ClientClass, RoundType
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent, curve_of
 from fl_shuffle.accounting.rounds.sum_account import SumTable
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
@@ -25,11 +25,12 @@ LARGEST_NOISE = 1e60
 """Noise scales end here, in clip norms: squares of larger ones, summed over clients, overflow."""
 ON_ONE_LINE = "the client's mean moves along a line, at whose other end the others' means lie"
 OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be larger"
-"""Of Laplace reports: `attacks.vector_data_sets`."""
+"""Of Laplace reports: `lower_bounds.vector_data_sets`."""
 
 
-def proven_vector_guarantee(query: Question) -> Guarantee:
-    """The worst client's proven guarantee over `rounds` equal rounds, local guarantee included.
+def vector_guarantee(query: BoundQuery) -> Guarantee:
+    """The most exposed client's proven guarantee over `rounds` equal rounds, local guarantee
+    included.
 
     The mean report lies in a ball of radius 1 (only ratios matter). Replacing one client moves it
     by at most 2; replacing one record, of `records` clipped one by one and averaged, by 2/records.
@@ -49,7 +50,7 @@ def proven_vector_guarantee(query: Question) -> Guarantee:
         query,
         numbers,
         Status.PROVEN,
-        "partial shuffles by a random swap and blanket (theorems in docs/proofs.md, sections "
+        "partial shuffles by a random swap and blanket (theorems in docs/research/proofs, sections "
         + ("13, 5 and 16" if query.participation < 1.0 else "13 and 5")
         + "), minimum with the local curve",
         (
@@ -62,23 +63,23 @@ def proven_vector_guarantee(query: Question) -> Guarantee:
     )
 
 
-PROVEN = Method(
-    "proven",
+VECTOR = Method(
+    "vector",
     "vector reports: noise on a ball, any dimension",
-    proven_vector_guarantee,
+    vector_guarantee,
     of_records=True,
     absence=True,
 )
 
 
-def attack_guarantee(query: Question) -> Guarantee:
-    """An epsilon that a computed attack on the worst client certainly reaches, or a delta.
+def attack_guarantee(query: BoundQuery) -> Guarantee:
+    """An epsilon that a computed attack on the most exposed client certainly reaches, or a delta.
 
-    The reports are those of `proven_vector_guarantee`. The sum of the reports is computed from
+    The reports are those of `vector_guarantee`. The sum of the reports is computed from
     them, so what the test on the sums reaches is reached here: the larger one is the answer. Raises
     `NotApplicableError` where no attack of ours succeeds.
     """
-    from fl_shuffle.accounting.attacks.likelihood_ratio import attack_delta, attack_epsilon
+    from fl_shuffle.accounting.lower_bounds.likelihood_ratio import attack_delta, attack_epsilon
 
     classes = report_classes(query, "for other randomizers use lower")
     views = batches(query, classes)
@@ -127,7 +128,7 @@ class SumTest:
         return sum_attack_delta(epsilon, self.mu, self.coarsest)
 
 
-def sum_test(query: Question, classes: list[ClientClass]) -> SumTest:
+def sum_test(query: BoundQuery, classes: list[ClientClass]) -> SumTest:
     """That of the query's rounds against the most exposed class; none for Laplace reports."""
     table = SumTable.of(classes, None)
     if table.laplace:
@@ -147,12 +148,12 @@ ATTACK = Method(
 )
 
 
-def batches(query: Question, classes: list[ClientClass]) -> list[RoundType]:
+def batches(query: BoundQuery, classes: list[ClientClass]) -> list[ShuffledRound]:
     """The query's round as a client of each class sees it."""
-    return [RoundType.of(classes, i, query.participation) for i in range(len(classes))]
+    return [ShuffledRound.of(classes, i, query.participation) for i in range(len(classes))]
 
 
-def report_details(query: Question, classes: list[ClientClass]) -> dict[str, Any]:
+def report_details(query: BoundQuery, classes: list[ClientClass]) -> dict[str, Any]:
     """What an answer about vector reports says of the question, beside its other fields."""
     return {
         "records": query.records,
@@ -161,7 +162,7 @@ def report_details(query: Question, classes: list[ClientClass]) -> dict[str, Any
     }
 
 
-def report_classes(query: Question, instead: str) -> list[ClientClass]:
+def report_classes(query: BoundQuery, instead: str) -> list[ClientClass]:
     """The query's reports: noise calibrated to its budgets on means in a ball of radius 1.
 
     Raises `NotApplicableError`, ending with `instead`, where the randomizer is another one.
@@ -184,7 +185,7 @@ def report_classes(query: Question, instead: str) -> list[ClientClass]:
     return [_report_class(query, budget, sensitivity) for budget in query.local_budgets]
 
 
-def _report_class(query: Question, budget: LocalBudget, sensitivity: float) -> ClientClass:
+def _report_class(query: BoundQuery, budget: LocalBudget, sensitivity: float) -> ClientClass:
     if budget.epsilon0 <= 0.0:
         raise InvalidValueError("epsilon0", budget.epsilon0, "must be > 0 to fix a noise scale")
     if budget.epsilon0 < 1.0 / LARGEST_NOISE:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.reports import NOISE_KINDS, ClientClass
+from fl_shuffle._internal.arrays import Mask, Vector
+from fl_shuffle.accounting.client_classes import (
+    DISCRETE_GAUSSIAN,
+    NO_NOISE,
+    NOISE_KINDS,
+    ClientClass,
+)
+from fl_shuffle.accounting.report_grid import (
+    LEAST_STEPS,
+    grid_steps,
+    hiding_scale,
+    revealing_scale,
+)
 from fl_shuffle.errors import InvalidValueError
-
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 COLUMNS = ("scale", "radius", "sensitivity", "epsilon0", "delta0")
 
@@ -39,11 +48,14 @@ class ClassTable(Sequence[ClientClass]):
             if getattr(self, name).shape != self.noise.shape:
                 raise InvalidValueError(name, getattr(self, name).shape, "one number per class")
         with np.errstate(invalid="ignore"):
-            good = (self.scale > 0.0) | (self.scale == 0.0) & self.is_noise("user")
+            bare = self.is_noise(NO_NOISE)
+            good = (self.scale > 0.0) | (self.scale == 0.0) & (self.is_noise("user") | bare)
             for name in COLUMNS:
                 values = getattr(self, name)
-                good &= np.isfinite(values) & (values >= 0.0)
+                good &= np.isfinite(values) & (values >= 0.0) | bare & (name == "epsilon0")
+            good &= bare <= np.isinf(self.epsilon0)
             good &= self.delta0 <= 1.0
+            good &= self.scale >= LEAST_STEPS * self.step
         for index in np.flatnonzero(~good)[:1]:
             self[int(index)]  # says what is wrong with it
 
@@ -97,9 +109,46 @@ class ClassTable(Sequence[ClientClass]):
     @cached_property
     def exposure(self) -> Vector:
         """`ClientClass.exposure` of each class."""
-        user = self.is_noise("user")
-        move = np.minimum(self.sensitivity, 2.0 * self.radius)
-        return np.where(user, self.epsilon0, move / np.where(user, 1.0, self.scale))
+        user = self.is_noise("user") | self.is_noise(NO_NOISE)
+        return np.where(user, self.epsilon0, self.move / np.where(user, 1.0, self.hiding_scale))
+
+    @property
+    def move(self) -> Vector:
+        """How far replacing one unit moves a mean of each class [classes]."""
+        return np.minimum(self.sensitivity, 2.0 * self.radius)
+
+    @cached_property
+    def step(self) -> Vector:
+        """`ClientClass.step` of each class."""
+        steps, discrete = np.zeros(len(self)), self.is_noise(DISCRETE_GAUSSIAN)
+        steps[discrete] = grid_steps(self.scale[discrete], self.radius[discrete])
+        return steps
+
+    @cached_property
+    def hiding_scale(self) -> Vector:
+        """`ClientClass.hiding_scale` of each class."""
+        scale, discrete = self.scale.copy(), self.is_noise(DISCRETE_GAUSSIAN)
+        scale[discrete] = hiding_scale(self.scale[discrete], self.step[discrete])
+        return scale
+
+    @cached_property
+    def attacked(self) -> ClassTable:
+        """The classes as an attack on continuous noise finds them; without discrete noise the same.
+
+        An attacker who adds some noise to discrete Gaussian reports has continuous ones. Their
+        means are points of the grid: along an axis they reach, and move, a whole number of steps.
+        """
+        discrete = self.is_noise(DISCRETE_GAUSSIAN)
+        if not discrete.any():
+            return self
+        step = self.step[discrete]
+        noise, scale = self.noise.copy(), self.scale.copy()
+        radius, sensitivity = self.radius.copy(), self.sensitivity.copy()
+        noise[discrete] = NOISE_KINDS.index("gaussian")
+        scale[discrete] = revealing_scale(scale[discrete], step)
+        for lengths in (radius, sensitivity):
+            lengths[discrete] = np.floor(lengths[discrete] / step) * step
+        return replace(self, noise=noise, scale=scale, radius=radius, sensitivity=sensitivity)
 
 
 def largest_of_classes(values: NDArray[Any], class_of: NDArray[np.int64], size: int) -> Any:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
-from fl_shuffle.accounting.engine.stop_loss import Curve
+from fl_shuffle.accounting.numerics.composition import Composition
+from fl_shuffle.accounting.numerics.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
+from fl_shuffle.accounting.numerics.stop_loss import DeltaCurve
 
 EQUAL_ROUNDS_NODES_PER_SPREAD = 64.0
 """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
@@ -19,7 +19,7 @@ EQUAL_ROUNDS_LEAST_SPREAD = 1e-12
 EQUAL_ROUNDS_FEWER = 20.0
 """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
 EQUAL_ROUNDS_DENSE = 2.1
-"""Points are evenly dense over so many spreads ..."""
+"""Points are evenly dense over this many spreads ..."""
 EQUAL_ROUNDS_DEEPEST = 5.0
 """... and this / sqrt(T) more over T rounds: where delta is decided each round's loss lies out by
 its share of the whole's deviation."""
@@ -27,18 +27,19 @@ ROUND_NODES_PER_SD = 6.0
 """Points of a round's curve per standard deviation of its privacy loss, near zero (0.1% in
 epsilon)."""
 ROUND_NEAR_SDS = 3.0
-"""Within so many standard deviations the points are that dense; beyond, half as dense: a
+"""Within this many standard deviations, the points are that dense; beyond, half as dense: a
 composition of many rounds has little there."""
 ROUND_DENSE_SDS = 4.0
-"""Beyond so many standard deviations the points thin out ..."""
+"""Beyond this many standard deviations, the points thin out ..."""
 ROUND_THIN_SHARE = 0.7
-"""... by half after so many times the points of a standard deviation near zero."""
+"""... by half after this multiple of the points of a standard deviation near zero."""
 ROUND_PATIENCE = 3
-"""After so many points without a smaller certified value the next ones are further out."""
+"""After this number of points without a smaller certified value, the next ones are further out."""
 ROUND_MAX_STALLED = 8
-"""So many points without a smaller certified value end the curve; what is left is certain loss."""
+"""This number of points without a smaller certified value ends the curve; the rest is certain
+loss."""
 ROUND_LOCAL_POINTS = 16
-"""So many points of the local curve within a long step, where it is the smaller one."""
+"""Points of the local curve within a long step, where it is the smaller one."""
 ROUND_ENOUGH_DELTA = 1e-11
 """Below this the curve is no longer computed but bounded by its last value and the local one: less
 than .005% of epsilon over up to 10^4 rounds at delta = 1e-6 (1e-10: 2% there)."""
@@ -46,20 +47,20 @@ ROUND_FLOOR_DELTA = 1e-16
 """A curve is followed down to here; the rest is counted as certain loss."""
 
 
-def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Composition:
+def compose_equal_rounds(curve: DeltaCurve, local_epsilon: float, rounds: int) -> Composition:
     """The composition of `rounds` rounds, each bounded by `curve` in both directions.
 
     `curve(epsilon)` must be an upper bound on every round's delta whatever the earlier rounds
     released; at `local_epsilon` (nats) and beyond it is zero. The curve is evaluated at 160 to 300
-    budgets, all on one lattice, which is also the composition's, and interpolated upwards: epsilon
-    exceeds that of the curve itself by less than 1e-4 of its value (docs/proofs.md, 6).
+    budgets, all on one grid, which is also the composition's, and interpolated upwards: epsilon
+    exceeds that of the curve itself by less than 1e-4 of its value (docs/research/proofs, 6).
     """
     at_zero = curve(0.0).delta
     if at_zero == 0.0 or local_epsilon == 0.0:
         return Composition([(DominatingPair.from_curve([0.0], [at_zero]), rounds)])
     spread = min(max(2.51 * at_zero, EQUAL_ROUNDS_LEAST_SPREAD), local_epsilon)
     finest = spread / (EQUAL_ROUNDS_NODES_PER_SPREAD - EQUAL_ROUNDS_FEWER / math.sqrt(rounds))
-    # The curve may have a kink at the local epsilon: a point of the lattice.
+    # The curve may have a breakpoint at the local epsilon: a point of the grid.
     last = math.ceil(local_epsilon / finest)
     grid = local_epsilon / last
     # Where delta is decided a round's loss is tilted by its share of the whole's deviation.
@@ -70,7 +71,7 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
         count = max(1, math.ceil(0.5 * spread / (stride * grid)))
         places += range(places[-1] + stride, places[-1] + stride * count + 1, stride)
         stride *= 2
-    # They may have run past the kink: it is a point itself, and nothing lies beyond.
+    # They may have run past the breakpoint: it is a point itself, and nothing lies beyond.
     at = np.unique(np.minimum(places, last))
     epsilons = grid * at.astype(np.float64)
     epsilons[-1] = max(float(epsilons[-1]), local_epsilon)
@@ -88,7 +89,7 @@ def shuffled_pair(curve: OneRoundCurve, *, per_sd: float = ROUND_NODES_PER_SD) -
     """
     mu = curve.predicted_mu
     # Powers of two: batches that are much alike share their points, and so the work; and all points
-    # lie on the composition's lattice, which then loses nothing.
+    # lie on the composition's grid, which then loses nothing.
     finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
     thin_after = max(1, round(ROUND_THIN_SHARE * per_sd))
     thinned = 0

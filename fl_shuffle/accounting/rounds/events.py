@@ -6,8 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fl_shuffle._internal.renamed import RenamedKeys, renamed_attribute
 from fl_shuffle.accounting.guarantee import Status, proof_over_attack
 from fl_shuffle.errors import InvalidValueError
+
+OLD_COLUMNS = {"specific": "su2025", "proven": "shuffled", "lower": "shuffled_lower"}
+"""Columns as version 0.2 calls them -> their names."""
 
 
 @dataclass(frozen=True)
@@ -41,37 +45,46 @@ class Column:
 @dataclass(frozen=True)
 class Spend:
     """Cumulative privacy after a round, in every column; `release` says which is the headline:
-    `proven` where shuffled reports are seen, `sum` where only sums are."""
+    `shuffled` where shuffled reports are seen, `sum` where only sums are."""
 
     round_number: int
-    n_reports: int
+    num_reports: int
     delta: float
     mu_round: float | None
     mu_total: float | None
     columns: Mapping[str, Column]
     release: str = "reports"
 
+    n_reports = renamed_attribute("n_reports", "num_reports")
+    proven_over_lower = renamed_attribute("proven_over_lower", "tightness")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", RenamedKeys(self.columns, OLD_COLUMNS))
+
     @property
     def headline_column(self) -> str:
         """The column that matches what is released. A sum is computed from the shuffled reports, so
-        `proven` holds where `sum` says nothing; `local` where clients declare what they did, and
-        nothing is proven."""
+        `shuffled` holds where `sum` says nothing; `local` where clients declare what they did, and
+        nothing is proven; `none` where nothing protects anybody."""
+        if self.columns["local"].status is Status.NONE:
+            return str(Status.NONE)
         if self.columns["local"].status is Status.DECLARED:
             return "local"
         found = self.columns.get("sum") if self.release == "sum" else None
-        return "proven" if found is None or found.worst is None else "sum"
+        return "shuffled" if found is None or found.worst is None else "sum"
 
     @property
     def headline(self) -> float:
-        """The proven number that matches what is released, for the worst client."""
-        worst = self.columns[self.headline_column].worst
+        """The proven number that matches what is released, for the most exposed client."""
+        column = self.columns.get(self.headline_column)
+        worst = None if column is None else column.worst
         return math.inf if worst is None else worst
 
     @property
-    def proven_over_lower(self) -> float | None:
-        """Column `proven` over what an attack on the shuffled reports certainly reaches; None where
-        no attack does."""
-        proven, lower = self.columns["proven"].worst, self.columns.get("lower")
-        if proven is None:
+    def tightness(self) -> float | None:
+        """Column `shuffled` over `shuffled_lower`, what an attack on the shuffled reports certainly
+        reaches: 1 means tight. None where no attack reaches anything."""
+        bound, lower = self.columns["shuffled"].worst, self.columns.get("shuffled_lower")
+        if bound is None:
             return None
-        return proof_over_attack(proven, None if lower is None else lower.worst)
+        return proof_over_attack(bound, None if lower is None else lower.worst)

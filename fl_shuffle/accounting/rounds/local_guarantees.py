@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, log_expit
 
+from fl_shuffle._internal.arrays import Vector
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.bounds.laplace_mechanism import (
     laplace_delta,
@@ -18,13 +19,13 @@ from fl_shuffle.accounting.bounds.laplace_mechanism import (
     local_pair,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.laws.gaussian_mechanism import (
+from fl_shuffle.accounting.client_classes import AS_GAUSSIAN, ClientClass, LocalMechanism
+from fl_shuffle.accounting.distributions.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_epsilons,
     gaussian_profile,
 )
-from fl_shuffle.accounting.reports import ClientClass, OwnLaw
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.round_off import ROUND_OFF
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 
@@ -37,18 +38,17 @@ LOCAL_LAWS = 256
 LOCAL_LADDER = 0.01
 """... by this share at most ..."""
 LOCAL_RUNGS = 1000
-"""... or to what lies so many rungs below the largest."""
-
-Vector = NDArray[np.float64]
+"""... or to what lies this many rungs below the largest."""
 
 
 @lru_cache(maxsize=1 << 16)
-def local_epsilon(law: OwnLaw, rounds: int, delta: float) -> float:
+def local_epsilon(law: LocalMechanism, rounds: int, delta: float) -> float:
     """Epsilon at `delta` of `rounds` reports of one client, the shuffler ignored; proven.
 
     Gaussian noise: mu sqrt(T), exact conversion (Dong, Roth, Su 2022). Laplace noise: the exact
-    T-fold composition of the worst pair. A randomizer without a known law: the same for the worst
-    pair within the declared (epsilon0, delta0), infinite where `rounds` delta0 exceeds `delta`.
+    T-fold composition of the worst pair. A randomizer without a known distribution: the same for
+    the worst pair within the declared (epsilon0, delta0), infinite where `rounds` delta0 exceeds
+    `delta`.
     """
     noise, exposure, delta0 = law
     if rounds == 0:
@@ -65,7 +65,7 @@ def local_epsilon(law: OwnLaw, rounds: int, delta: float) -> float:
     )[0]
 
 
-def local_delta(law: OwnLaw, rounds: int, epsilon: ArrayLike) -> Vector:
+def local_delta(law: LocalMechanism, rounds: int, epsilon: ArrayLike) -> Vector:
     """The same the other way round: delta at `epsilon`, elementwise."""
     if law.noise == "gaussian":
         return gaussian_profile(epsilon, law.exposure * math.sqrt(rounds))
@@ -76,7 +76,7 @@ def local_delta(law: OwnLaw, rounds: int, epsilon: ArrayLike) -> Vector:
     return np.reshape(np.array(found), at.shape)
 
 
-def own_pair(law: OwnLaw) -> DominatingPair | None:
+def own_pair(law: LocalMechanism) -> DominatingPair | None:
     """The dominating pair of one report, the shuffler ignored; None if its losses are too large."""
     noise, exposure, delta0 = law
     if exposure > MAX_LOCAL_PAIR_EXPOSURE:
@@ -107,11 +107,11 @@ def declared_delta(epsilon0: float, delta0: float, rounds: int, epsilon: float) 
 
 
 def accounted_locally(classes: ClassTable) -> ClassTable:
-    """The classes with at most some hundred distinct local laws, none of them better.
+    """The classes with at most some hundred distinct local distributions, none of them better.
 
     Where Laplace exposures, or declared epsilons, are many, they are rounded up to a ladder that
-    hangs on the largest of them, by 1% at most: over many rounds each costs a convolution. Gaussian
-    noise needs none: its rounds are a closed formula.
+    depends on the largest of them, by 1% at most: over many rounds each costs a convolution.
+    Gaussian noise needs none: its rounds are a closed formula.
     """
     laplace, user = classes.is_noise("laplace"), classes.is_noise("user")
     exposure, epsilon0 = _ladder(classes.exposure[laplace]), _ladder(classes.epsilon0[user])
@@ -166,7 +166,9 @@ def local_epsilons(
 
 def _gaussian(table: ClassTable) -> NDArray[np.bool_]:
     """Which classes [classes] compose as Gaussian mechanisms do."""
-    return np.asarray(table.is_noise("gaussian") | table.is_noise("declared"))
+    return np.asarray(
+        np.any([table.is_noise(noise) for noise in ("gaussian", *AS_GAUSSIAN)], axis=0)
+    )
 
 
 def _local_laws(table: ClassTable) -> NDArray[np.int64]:
@@ -192,7 +194,7 @@ def worst_local_epsilons(
     worst = gaussian_epsilons(delta, mu)
     rest = np.flatnonzero(~gaussian)
     if rest.size:
-        # Of clients of one group and law the one with the most rounds is the worst.
+        # Of clients of one group and distribution the one with the most rounds is the worst.
         alike = distinct_rows(group_of[rest], _local_laws(table)[class_of[rest]])
         most = np.zeros(alike.first.size, dtype=np.int64)
         np.maximum.at(most, alike.inverse, rounds[rest])

@@ -6,30 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_shuffle.accounting.reports import RoundKind
+from fl_shuffle._internal.arrays import Ids, Mask
+from fl_shuffle.accounting.client_classes import AnyRound
 
-Spent = dict[RoundKind, int]
-Clients = NDArray[np.int64]
+RoundCounts = dict[AnyRound, int]
 
 
 @dataclass(frozen=True)
 class ParticipationHistory:
     """Client i has history `distinct[group_of[i]]`; immutable, so a preview is a value."""
 
-    group_of: Clients
-    distinct: tuple[Spent, ...] = field(default=({},))
+    group_of: Ids
+    distinct: tuple[RoundCounts, ...] = field(default=({},))
 
     def after(
         self,
-        types: Mapping[int, RoundKind],
-        class_of: Clients,
-        present: NDArray[np.bool_],
+        types: Mapping[int, AnyRound],
+        class_of: Ids,
+        present: Mask,
         times: int = 1,
     ) -> ParticipationHistory:
-        """One more round: every present client of class c (in `types`) met `types[c]`, so many
-        times."""
+        """One more round: every present client of class c (in `types`) met `types[c]`, this number
+        of times."""
         if not types:
             return self
         if len(self.distinct) == 1 and 0 in types and present.all() and not class_of.any():
@@ -44,8 +43,8 @@ class ParticipationHistory:
         # Absent clients keep their history: give them keys that no taking client has.
         keys = np.where(taking, keys, -1 - self.group_of)
         distinct_keys, inverse = np.unique(keys, return_inverse=True)
-        found: dict[frozenset[tuple[RoundKind, int]], int] = {}
-        spents: list[Spent] = []
+        found: dict[frozenset[tuple[AnyRound, int]], int] = {}
+        spents: list[RoundCounts] = []
         new_group = np.empty(len(distinct_keys), dtype=np.int64)
         for position, key in enumerate(distinct_keys.tolist()):
             spent = dict(self.distinct[key // width if key >= 0 else -1 - key])
@@ -59,7 +58,7 @@ class ParticipationHistory:
             new_group[position] = found[name]
         return ParticipationHistory(new_group[inverse.reshape(-1)], tuple(spents))
 
-    def of(self, members: Clients) -> list[Spent]:
+    def of(self, members: Ids) -> list[RoundCounts]:
         """The distinct histories of these clients that hold a round."""
         groups = [0] if len(self.distinct) == 1 else np.unique(self.group_of[members]).tolist()
         return [self.distinct[group] for group in groups if self.distinct[group]]

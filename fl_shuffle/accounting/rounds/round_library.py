@@ -1,10 +1,10 @@
 """Privacy of one client over the rounds it took part in, with the reports that really arrived.
 
-A round looks to a client like a `RoundType`: its own report class and the balls of the others that
-carry the same noise. A client's history is how often it met each type; equal rounds are composed by
-repetition, so a thousand equal rounds cost as much as one. Rounds with slightly different batches
-share a type wherever the type is provably not better than the batch: fewer reports, or larger
-balls, can only raise the curve.
+A round looks to a client like a `ShuffledRound`: its own report class and the balls of the others
+that carry the same noise. A client's history is how often it met each type; equal rounds are
+composed by repetition, so a thousand equal rounds cost as much as one. Rounds with slightly
+different batches share a type wherever the type is provably not better than the batch: fewer
+reports, or larger balls, can only raise the curve.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting import pair_cache
+from fl_shuffle.accounting.bounds import VERSION
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.engine.composition import Composition, certainly_within
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off
-from fl_shuffle.accounting.reports import DeclaredRound, OwnLaw, RoundKind
+from fl_shuffle.accounting.client_classes import AnyRound, DeclaredRound, LocalMechanism
+from fl_shuffle.accounting.numerics.composition import Composition, certainly_within
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair, trade_off
 from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon, own_pair
 
 ROUND_KNOWN_EPSILONS = 1 << 14
-"""So many histories' epsilons are kept: a long run has new ones in every round."""
+"""Number of histories whose epsilons are kept: a long run has new ones in every round."""
 FEW_BALLS = 8
 """With more radii than this in a batch the others are the same for every client."""
 
-FloatArray = NDArray[np.float64]
 
-Spent = Mapping[RoundKind, int]
+Spent = Mapping[AnyRound, int]
 
 
-def curve_of(kind: RoundKind) -> OneRoundCurve:
+def curve_of(kind: AnyRound) -> OneRoundCurve:
     """A fresh one-round curve of `kind`; its values depend on the kind alone."""
     if isinstance(kind, DeclaredRound):
         return ProfileCurve(profiles.approximate(kind.epsilon0, kind.delta0), kind.others + 1)
@@ -54,15 +55,15 @@ class RoundLibrary:
     """
 
     def __init__(self) -> None:
-        self._pairs: dict[RoundKind, DominatingPair | None] = {}
-        self._epsilons: dict[tuple[frozenset[tuple[RoundKind, int]], float], float] = {}
+        self._pairs: dict[AnyRound, DominatingPair | None] = {}
+        self._epsilons: dict[tuple[frozenset[tuple[AnyRound, int]], float], float] = {}
 
     @property
-    def known_pairs(self) -> dict[RoundKind, DominatingPair]:
+    def known_pairs(self) -> dict[AnyRound, DominatingPair]:
         """The pairs that were asked for and are there."""
         return {kind: pair for kind, pair in self._pairs.items() if pair is not None}
 
-    def pair(self, kind: RoundKind) -> DominatingPair | None:
+    def pair(self, kind: AnyRound) -> DominatingPair | None:
         """The dominating pair of one round of `kind`; None if its losses are too large for one."""
         if kind not in self._pairs:
             credit = curve_of(kind).credit
@@ -126,14 +127,14 @@ class RoundLibrary:
         return trade_off(type_one, lambda grid: self.profile(spent, grid), end, 120)
 
 
-def _single(spent: Spent) -> RoundKind | None:
+def _single(spent: Spent) -> AnyRound | None:
     """The round, if it is one in all: its epsilon comes from the curve itself."""
     met = [kind for kind, times in spent.items() if times > 0]
     return met[0] if sum(spent.values()) == 1 else None
 
 
-@pair_cache.kept
-def _certified_pair(kind: RoundKind) -> DominatingPair:
+@pair_cache.kept(VERSION)
+def _certified_pair(kind: AnyRound) -> DominatingPair:
     """The pair of a shuffled round; a function of the kind alone."""
     return shuffled_pair(curve_of(kind))
 
@@ -142,19 +143,19 @@ def _certified_pair(kind: RoundKind) -> DominatingPair:
 class SingleRound:
     """One shuffled round of which the epsilon at `delta` is asked."""
 
-    played: RoundKind
+    played: AnyRound
     delta: float
 
 
-@pair_cache.kept
+@pair_cache.kept(VERSION)
 def _alone_epsilon(single: SingleRound) -> float:
     """From the curve itself; a function of the round and delta alone."""
     return float(curve_of(single.played).epsilon(single.delta))
 
 
-def _own_laws(spent: Spent) -> Counter[OwnLaw]:
-    """How many reports of each law of its own noise a client has sent."""
-    laws: Counter[OwnLaw] = Counter()
+def _own_laws(spent: Spent) -> Counter[LocalMechanism]:
+    """How many reports of each distribution of its own noise a client has sent."""
+    laws: Counter[LocalMechanism] = Counter()
     for kind, times in spent.items():
         if times > 0 and max(kind.law[1:]) > 0.0:
             laws[kind.law] += times
@@ -167,7 +168,7 @@ def largest_epsilon(
     """The largest epsilon at `delta` (nats) of these histories; 0 of none.
 
     That of history i is the smaller of `most[i]` and `RoundLibrary.epsilon`, or `most[i]` alone if
-    it is empty. Most of many need not be worked out: those that another outweighs, and those that
+    it is empty. Most of many need not be computed: those that another outweighs, and those that
     are certainly below the target at the largest epsilon so far.
     """
     lengths = [sum(spent.values()) for spent in spents]
@@ -220,7 +221,7 @@ def outweighs(more: Spent, less: Spent) -> bool:
     left, wanted = left - same, wanted - same
     for kind in wanted:
         for other in left:
-            if other.not_better_than(kind):
+            if other.is_dominated_by(kind):
                 taken = min(wanted[kind], left[other])
                 wanted[kind] -= taken
                 left[other] -= taken

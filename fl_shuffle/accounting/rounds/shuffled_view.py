@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import Mask, Vector
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
-from fl_shuffle.accounting.reports import ClientClass, DeclaredRound, RoundKind, RoundType
+from fl_shuffle.accounting.client_classes import AnyRound, ClientClass, DeclaredRound, ShuffledRound
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.coarser import coarser
 from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, curve_of
+from fl_shuffle.accounting.rounds.words import ColumnWords
 
 MAX_BALLS_TOLD_APART = 20
 """Among clients with the same noise, at most this many pairs of radius and sensitivity are told
@@ -23,25 +26,13 @@ LENGTH_CELL = 1e-3
 LEAST_LENGTH = 1e-300
 """Stands for a length of zero, whose logarithm is infinite."""
 
-Mask = NDArray[np.bool_]
-Vector = NDArray[np.float64]
-
 
 SEQUENTIAL = (
     "shuffling adds nothing here: in a sequential schedule the server sees each report in its place"
 )
-ONE_OF_SEVERAL = (
-    "shuffling adds nothing here: the randomizer's law is not known to the accountant, and the "
-    "budget it declares is for one of several records: other clients' reports may differ by more"
-)
 DECLARED_MECHANISM = (
     "as the clients declare: nobody checks what noise their training added, and no theorem hides a "
     "report of an unknown law among others, so the shuffler is not counted"
-)
-TOO_FEW_DECLARED = (
-    "shuffling adds nothing here: the randomizer's law is not known to the accountant, only the "
-    "declared budgets are, and too few clients share one or it is too large; fewer budget levels "
-    "(budgets.levels), smaller budgets or more clients would change that"
 )
 COLLUDERS = (
     "shuffling adds nothing here: with this privacy.assumed_honest {:,} of the reports may be "
@@ -106,13 +97,14 @@ def _part_of(places: Vector, width: float) -> NDArray[np.int64] | None:
 class ShuffledView:
     """Groups of clients with the same noise, and the theorem's view of a round for each of them.
 
-    `account_of[i]` is the group client i is accounted in. Clients with equal noise and scale hide
-    one another. Where their balls take more than `max_balls_told_apart` sizes, similar ones are
-    accounted together at the largest of their radii and sensitivities, which can only raise the
-    bound. Clients of the user's own randomizer hide one another where their declared budgets and
-    clips are equal, and the budget is for the whole report: unit "client", or one record in each.
+    `account_of[i]` is the group client i is accounted in. Clients with equal noise and scale (and
+    grid, if their noise is discrete) hide one another. Where their balls take more than
+    `MAX_BALLS_TOLD_APART` sizes, similar ones are accounted together at the largest of their radii
+    and sensitivities, which can only raise the bound. Clients of the user's own randomizer hide one
+    another where their declared budgets and clips are equal, and the budget is for the whole
+    report: unit "client", or one record in each.
 
-    Reports beyond those of `assumed_honest` clients hide nobody: whoever colludes can tell which
+    Reports beyond those of `assumed_honest` clients hide nobody: colluders know which
     they are, and a bound with fewer reports is one. For each client those are left out that would
     hide it best: of its own kind of noise, in the smallest balls.
     """
@@ -141,8 +133,6 @@ class ShuffledView:
         self.account_of = self._group_of_class[class_of]
         self._whole: tuple[int, ...] = self._counts_of(self.account_of)
         self._lost_of_all = self._lost(len(class_of))
-        # More reports never hide less, so who gets no credit from everybody is not given any.
-        self._creditable = {} if self._sequential else self._credited()
 
     def _lost(self, arrived: int, unusable: int = 0) -> int:
         """Return how many of the reports that arrived hide nobody: those of colluders, and the
@@ -156,7 +146,8 @@ class ShuffledView:
         table = self._classes
         unknown = table.is_noise("user") | table.is_noise("declared")
         known = np.flatnonzero(~unknown & (clients > 0))
-        cohort = distinct_rows(table.noise[known], table.scale[known]).inverse
+        alike = table.noise[known], table.scale[known], table.step[known]
+        cohort = distinct_rows(*alike).inverse
         shared = np.bincount(cohort, clients[known])[cohort] > 1
         known, cohort = known[shared], cohort[shared]
         order = np.lexsort((table.sensitivity[known], table.radius[known], cohort))
@@ -197,12 +188,22 @@ class ShuffledView:
         return tuple(counts.tolist())
 
     @property
+    def kinds(self) -> int:
+        """How many kinds of reports are certified one by one."""
+        return len(self._groups)
+
+    @cached_property
+    def _creditable(self) -> dict[int, AnyRound]:
+        """More reports never hide less, so who gets no credit from everybody is not given any."""
+        return {} if self._sequential else self._credited()
+
+    @property
     def _size(self) -> int:
         return len(self._groups) + len(self._declared)
 
     def _kinds(
         self, counts: tuple[int, ...], indices: Sequence[int], lost: int
-    ) -> dict[int, RoundKind]:
+    ) -> dict[int, AnyRound]:
         """What a batch with these counts is to a client of each of these groups, if `lost` of the
         reports are colluders'."""
         batch = [replace(group, count=counts[i]) for i, group in enumerate(self._groups)]
@@ -210,19 +211,19 @@ class ShuffledView:
 
     def _kind(
         self, batch: Sequence[ClientClass], counts: tuple[int, ...], index: int, lost: int
-    ) -> RoundKind:
+    ) -> AnyRound:
         if index >= len(self._groups):
             others = max(0, counts[index] - 1 - lost)
             return DeclaredRound(*self._declared[index - len(self._groups)], others)
         cohort = self._cohort_of[index]
-        kind = RoundType.of(batch[cohort], index - cohort.start)
+        kind = ShuffledRound.of(batch[cohort], index - cohort.start)
         if cohort.stop - cohort.start > FEW_BALLS:
             # Certifying a curve for each of many balls takes long: with the same others all around
             # that of the largest ball holds for everybody.
             kind = kind.in_smallest_place()
         return kind.without(lost)
 
-    def _credited(self) -> dict[int, RoundKind]:
+    def _credited(self) -> dict[int, AnyRound]:
         """The groups that the theorem gives any credit in the whole batch, and what that is to
         them."""
         counts, lost = self._whole, self._lost_of_all
@@ -232,7 +233,7 @@ class ShuffledView:
         wholes = self._kinds(counts, hidden, lost)
         return {index: whole for index, whole in wholes.items() if curve_of(whole).credit}
 
-    def round_types(self, present: Mask, unusable: int = 0) -> dict[int, RoundKind]:
+    def round_types(self, present: Mask, unusable: int = 0) -> dict[int, AnyRound]:
         """Group -> how this round looks to its clients, for every group that may ever get credit.
 
         `unusable` of the reports hide nobody, and whose they are is unknown.
@@ -246,7 +247,7 @@ class ShuffledView:
         found = self._kinds(counts, here, lost)
         return {index: coarser(kind, self._creditable[index]) for index, kind in found.items()}
 
-    def no_credit_reason(self) -> str | None:
+    def no_credit_reason(self, words: ColumnWords) -> str | None:
         """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""
         if self._creditable:
             return None
@@ -255,7 +256,7 @@ class ShuffledView:
         if bool(self._classes.is_noise("declared").any()):
             return DECLARED_MECHANISM
         if bool(self._classes.is_noise("user").all()):
-            return TOO_FEW_DECLARED if self._declared else ONE_OF_SEVERAL
+            return words.too_few if self._declared else words.one_of_several
         if not self._groups:
             return (
                 "shuffling adds nothing here: every client has a noise scale of its own, and a "
@@ -267,25 +268,25 @@ class ShuffledView:
         remedy = (
             "More clients or lower budgets"
             if self._unit == "client"
-            else "A client-level clip (privacy.client_clip), fewer records per client, more "
+            else "A client-level clip (privacy.client_clip_norm), fewer records per client, more "
             "clients or privacy.unit = 'client'"
         )
         far = max(2.0 * group.radius / group.scale for group in self._groups)
         return (
-            f"shuffling adds nothing here: other clients' reports are up to {far:.3g} noise widths "
-            f"away; the shuffler cannot hide this one. {remedy} would change that"
+            f"shuffling adds nothing here: other clients' reports are up to {far:.3g} noise "
+            f"standard deviations away; the shuffler cannot hide this one. {remedy} would "
+            "change that"
         )
 
 
-def kind_alone(client: ClientClass) -> RoundKind:
+def kind_alone(client: ClientClass) -> AnyRound:
     """A round in which nobody hides this client: what its own noise does, or is declared to do."""
     if client.noise == "user":
         return DeclaredRound(client.epsilon0, client.delta0, 0)
-    noise = "gaussian" if client.noise == "declared" else client.noise
-    return RoundType(noise, client.scale, client.radius, client.sensitivity)
+    return ShuffledRound(client.law.noise, client.hiding_scale, client.radius, client.sensitivity)
 
 
-def as_published_type(client: ClientClass, count: int) -> RoundType | None:
+def as_published_type(client: ClientClass, count: int) -> ShuffledRound | None:
     """The round as the papers account it: `count` equal randomizers, every input within one unit.
 
     For Laplace reports only; the papers' FFT bound has no Gaussian case. The premise fails for the
@@ -294,7 +295,7 @@ def as_published_type(client: ClientClass, count: int) -> RoundType | None:
     if client.noise != "laplace":
         return None
     reach = client.sensitivity / 2.0
-    return RoundType(
+    return ShuffledRound(
         client.noise,
         client.scale,
         reach,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import Mask, Vector
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
     sum_epsilons,
@@ -18,22 +19,17 @@ from fl_shuffle.accounting.bounds.sum_release.gaussian import (
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
-from fl_shuffle.accounting.laws.report_grid import report_grids
-from fl_shuffle.accounting.reports import ClientClass
+from fl_shuffle.accounting.client_classes import DISCRETE_GAUSSIAN, ClientClass
+from fl_shuffle.accounting.report_grid import report_grids
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
+from fl_shuffle.accounting.rounds.words import CONTINUOUS, ColumnWords
 from fl_shuffle.errors import NotApplicableError
 
 SUM_MOST_COORDINATES = 10**9
-"""Reports whose dimension is not known are counted as having so many coordinates."""
+"""Number of coordinates that reports of unknown dimension are assumed to have."""
 
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
-SUM_SOURCE = (
-    "sum of independent noise on grids (theorems in docs/proofs.md, sections 14 and 15), squares "
-    "of the Gaussian-DP parameters added over rounds"
-)
 SEQUENTIAL_SUM = (
     "in a sequential schedule each report meets the model alone: no sum hides it, and only the "
     "local guarantee holds"
@@ -46,10 +42,6 @@ MIXED_SUM = "not available: nothing is proven here of sums of different kinds of
 DECLARED_SUM = (
     "not available: of a training that clients declare the law of a report is not known, hence "
     "neither is that of a sum"
-)
-UNKNOWN_SUM = (
-    "not available: the law of the user's randomizer is not known to the accountant, hence neither "
-    "is that of a sum of its reports"
 )
 
 
@@ -65,17 +57,19 @@ class SumTable:
     dimension: int
     laplace: bool
     """Whether the noise is Laplace noise."""
+    attacked: ClassTable
+    """The classes as a test on the sums finds them."""
 
     @classmethod
     def of(cls, classes: Iterable[ClientClass], dimension: int | None) -> SumTable:
-        """Of reports of so many coordinates; of unknown `dimension` any up to 10^9 is allowed
+        """Of reports of this dimension; of unknown `dimension` any up to 10^9 is allowed
         for."""
         rows = ClassTable.of(classes)
-        shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
         coordinates = SUM_MOST_COORDINATES if dimension is None else dimension
-        grids = report_grids(rows.scale, rows.radius)
-        laplace = bool(rows.is_noise("laplace").any())
-        return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates, laplace)
+        discrete = rows.is_noise(DISCRETE_GAUSSIAN)
+        grids = np.where(discrete, rows.step, report_grids(rows.scale, rows.radius))
+        laplace, local = bool(rows.is_noise("laplace").any()), accounted_locally(rows)
+        return cls(rows.hiding_scale, rows.move, grids, local, coordinates, laplace, rows.attacked)
 
     def mu(self, counts: NDArray[np.int64], honest: int) -> Vector:
         """The Gaussian parameter of one sum for each class; infinite: only the local one counts."""
@@ -86,12 +80,13 @@ class SumTable:
         )
 
     def cost(self, counts: NDArray[np.int64], honest: int) -> tuple[Vector, Vector]:
-        """What one sum of `counts` reports of each class, so many of them honest, costs each class:
-        a squared Gaussian parameter, and that which a test reaches (0: none is known)."""
+        """What one sum of `counts` reports of each class, `honest` of them honest, costs each
+        class: a squared Gaussian parameter, and that which a test reaches (0: none is known)."""
         mu = self.mu(counts, honest)
         if self.laplace:
             return mu * mu, np.zeros_like(mu)
-        return mu * mu, self.shift**2 / attacked_variance(self.scale, counts, honest)
+        against = attacked_variance(self.attacked.scale, counts, honest)
+        return mu * mu, self.attacked.move**2 / against
 
     @property
     def coarsest(self) -> float:
@@ -117,12 +112,12 @@ class _SumCost(NamedTuple):
 
 @dataclass(frozen=True)
 class SumAccount:
-    """Every client's spending towards whoever sees only one sum of reports a round; immutable.
+    """Every client's spend against an attacker who sees one sum of reports per round; immutable.
 
     `mu_squared[i]` bounds client i's squared Gaussian-DP parameter over the sums its report was in
     (infinite: the local guarantee counts), `taken[i]` of them; `attacked_mu_squared[i]` is what the
     best test on them reaches. `reason` says why there is no such guarantee (None: there is).
-    Relation: replace-one. Statement: docs/proofs.md, sections 14 and 15.
+    Relation: replace-one. Statement: docs/research/proofs, sections 14 and 15.
     """
 
     class_of: NDArray[np.int64]
@@ -143,6 +138,7 @@ class SumAccount:
         schedule: str,
         assumed_honest: AssumedHonest = None,
         dimension: int | None = None,
+        words: ColumnWords = CONTINUOUS,
     ) -> SumAccount:
         """Nothing released yet. `class_of[i]` is client i's class; scales are those in the sum.
 
@@ -156,7 +152,7 @@ class SumAccount:
         elif rows.is_noise("declared").any():
             reason = DECLARED_SUM
         elif rows.is_noise("user").any():
-            reason = UNKNOWN_SUM
+            reason = words.no_sum_law
         elif len(np.unique(rows.noise)) > 1:
             reason = MIXED_SUM
         else:
@@ -192,28 +188,29 @@ class SumAccount:
             taken=self.taken + sent,
         )
 
-    def epsilons(self, delta: float) -> Vector:
-        """Every client's epsilon [n] at `delta` (nats), proven.
+    def epsilons(self, delta: float, clients: NDArray[np.int64] | slice = slice(None)) -> Vector:
+        """The epsilon at `delta` (nats) of each of these clients, shape (clients,), proven.
 
         Raises `NotApplicableError` where there is no such guarantee.
         """
         table = self.table
-        found = np.zeros(len(self.class_of))
+        spent, taken = self.mu_squared[clients], self.taken[clients]
+        found = np.zeros(len(taken))
         # A client's delta is what its sums of Laplace reports leave of it.
-        rounds = self.taken if table.laplace else np.zeros_like(self.taken)
-        alone = ~np.isfinite(self.mu_squared)
+        rounds = taken if table.laplace else np.zeros_like(taken)
+        alone = ~np.isfinite(spent)
         for times in np.unique(rounds[~alone]):
             some = (rounds == times) & ~alone
             left = delta - float(times) * SUM_RARE
             if left <= 0.0:
                 alone |= some
                 continue
-            values, inverse = np.unique(self.mu_squared[some], return_inverse=True)
+            values, inverse = np.unique(spent[some], return_inverse=True)
             each = sum_epsilons(left, np.sqrt(values))
             found[some] = each[inverse.reshape(-1)]
         if alone.any():
             found[alone] = local_epsilons(
-                table.local, self.class_of[alone], self.taken[alone], delta
+                table.local, self.class_of[clients][alone], taken[alone], delta
             )
         return found
 
@@ -243,5 +240,6 @@ class SumAccount:
 
 
 def _added(spent: Vector, sent: NDArray[np.int64], cost: Vector) -> Vector:
-    """`spent` and what so many reports cost each client [n]; nothing costs nothing."""
+    """`spent` plus what this number of reports costs each client, shape (n,); zero reports cost
+    zero."""
     return spent + np.multiply(sent, cost, out=np.zeros_like(spent), where=sent > 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle._internal.arrays import FloatArray
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle._internal.plugins import load_attribute
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.features.maps import Pixels, build_features
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.plugins import load_attribute
 from fl_shuffle.trials import Subject, try_rows
 from fl_shuffle.trials.check import POOL
 

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.private_cache import PrivateCache, cache_folder
 from fl_shuffle.data.features import maps, strokes
-from fl_shuffle.data.features.maps import FeatureMap, Features
-from fl_shuffle.private_cache import PrivateCache, cache_folder
+from fl_shuffle.data.features.maps import FeatureMap, FeatureRows
 
 KEPT: Final = PrivateCache("features", ".features", 2 << 30)
 _DIGEST: Final = 32
@@ -51,7 +51,7 @@ class CachedFeatures:
         self.kind.check(images)
         self._images, self._fitted = images, False
 
-    def transform(self, images: NDArray[Any]) -> Features:
+    def transform(self, images: NDArray[Any]) -> FeatureRows:
         """float32 [N, dimension]."""
         path = self._path(images)
         shape = (len(images), self.kind.dimension)
@@ -96,7 +96,7 @@ def _circumstances(kind: FeatureMap) -> Mapping[str, Any]:
     }
 
 
-def _read(path: Path, shape: tuple[int, int]) -> Features | None:
+def _read(path: Path, shape: tuple[int, int]) -> FeatureRows | None:
     """The file's vectors; None if it is missing or not what was written."""
     body = KEPT.read(path)
     if body is None or len(body) != 4 * shape[0] * shape[1]:

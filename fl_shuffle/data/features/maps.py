@@ -6,7 +6,7 @@ must say that its privacy guarantee does not cover that fit (`data_dependent` is
 
 `hog` describes a digit by the directions of its edges. Each image is first moved, sheared and
 scaled to a common pose, computed from that image alone; edge magnitudes are then collected in
-`orientations` directions over a grid of cells. Optionally the result is centred and decorrelated
+`orientations` directions over a grid of cells. Optionally the result is centered and decorrelated
 with the mean and covariance of the same descriptor on *drawn* strokes (`features.strokes`):
 random smooth curves from a fixed seed, no data. `fourier` puts random Fourier features behind it,
 decorrelated on the same strokes: a linear model of them is nearly a kernel machine.
@@ -23,12 +23,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import signature
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.threads import on_all_cores
 from fl_shuffle.data.features.strokes import draw_strokes
 from fl_shuffle.errors import (
     DataError,
@@ -39,7 +41,6 @@ from fl_shuffle.errors import (
     require_real,
     suggestion,
 )
-from fl_shuffle.threads import on_all_cores
 
 PIXEL_MAXIMUM: Final[Mapping[int, int]] = {28: 255, 8: 16}
 """Image side -> the value of a full pixel."""
@@ -57,7 +58,7 @@ _STROKES: Final = 4000
 _DIRECTIONS_SEED: Final = 20240522
 """Fixed: the directions of random Fourier features are part of the features, no noise."""
 
-Features = NDArray[np.float32]
+FeatureRows = NDArray[np.float32]
 
 
 class FeatureMap(ABC):
@@ -67,6 +68,9 @@ class FeatureMap(ABC):
     data_dependent: bool = False
     costly: bool = True
     """Whether vectors take longer to compute than to read."""
+    progress: Callable[[int, int], None] | None = None
+    """Called with (images done, images in all) while vectors are computed, from any thread, one
+    call at a time."""
 
     def __init__(self, image_side: int) -> None:
         side = _whole("image_side", image_side, 1, 1 << 16)
@@ -89,7 +93,7 @@ class FeatureMap(ABC):
         self._pixels(images)
 
     @abstractmethod
-    def transform(self, images: NDArray[np.uint8]) -> Features:
+    def transform(self, images: NDArray[np.uint8]) -> FeatureRows:
         """float32 [N, dimension]."""
 
     def _pixels(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -156,14 +160,14 @@ class RawPixels(FeatureMap):
     def dimension(self) -> int:
         return self.image_side**2
 
-    def transform(self, images: NDArray[np.uint8]) -> Features:
+    def transform(self, images: NDArray[np.uint8]) -> FeatureRows:
         pixels = self._pixels(images)
         unit = pixels.reshape(len(pixels), -1).astype(np.float32) / PIXEL_MAXIMUM[self.image_side]
         return ((unit - np.float32(self.shift)) / np.float32(self.scale)).astype(np.float32)
 
 
 class PrincipalComponents(FeatureMap):
-    """The leading `components` principal components of the training pixels in [0, 1], centred.
+    """The leading `components` principal components of the training pixels in [0, 1], centered.
 
     Fitted on the data: not covered by a privacy guarantee. Directions are unit vectors whose
     largest entry is positive, so the fit is deterministic.
@@ -199,7 +203,7 @@ class PrincipalComponents(FeatureMap):
         self._mean, self._directions = mean, directions * np.sign(largest)
         return self
 
-    def transform(self, images: NDArray[np.uint8]) -> Features:
+    def transform(self, images: NDArray[np.uint8]) -> FeatureRows:
         if self._mean is None or self._directions is None:
             raise RunError("features pca: call fit with the training images before transform")
         return ((self._flat(self._pixels(images)) - self._mean) @ self._directions).astype(
@@ -211,17 +215,17 @@ class PrincipalComponents(FeatureMap):
 
 
 class OrientedGradients(FeatureMap):
-    """Edge directions over grids of cells, in a common pose, centred on drawn strokes.
+    """Edge directions over grids of cells, in a common pose, centered on drawn strokes.
 
     `cells` are the grid sizes (several give a multi-scale descriptor), `orientations` the number
     of directions over the full turn (a dark-to-light edge differs from a light-to-dark one),
-    `upright` moves each image to a common centre, slant and extent. `components` > 0 projects on
+    `upright` moves each image to a common center, slant and extent. `components` > 0 projects on
     the leading principal directions of the descriptor on drawn strokes and divides each by
-    sqrt(variance + ridge); 0 keeps the descriptor, only centred.
+    sqrt(variance + ridge); 0 keeps the descriptor, only centered.
 
-    `fourier` > 0 (an even number) makes so many random Fourier features of that vector h: cos and
-    sin of h W, the entries of W normal of variance 2 `gamma` from a fixed seed, whose scalar
-    products approximate exp(-gamma |h - h'|^2) (Rahimi and Recht, NeurIPS 2007); they are centred
+    `fourier` > 0 (an even number) is the number of random Fourier features of that vector h: cos
+    and sin of h W, the entries of W normal of variance 2 `gamma` from a fixed seed, whose scalar
+    products approximate exp(-gamma |h - h'|^2) (Rahimi and Recht, NeurIPS 2007); they are centered
     and decorrelated on the drawn strokes as well, with `fourier_ridge`.
 
     Every non-blank image has unit l2 norm; a blank one is the zero vector.
@@ -271,7 +275,7 @@ class OrientedGradients(FeatureMap):
     def dimension(self) -> int:
         return self.fourier or self.components or self.descriptor_dimension
 
-    def transform(self, images: NDArray[np.uint8]) -> Features:
+    def transform(self, images: NDArray[np.uint8]) -> FeatureRows:
         pixels = self._pixels(images)
         out = np.empty((len(pixels), self.dimension), dtype=np.float32)
         mean, basis = self._fourier_reference if self.fourier else (None, None)
@@ -283,21 +287,26 @@ class OrientedGradients(FeatureMap):
                 inked = vectors.any(dim=1, keepdim=True)
                 vectors = _unit_rows((self._waves(vectors) - mean) @ basis * inked)
             out[start : start + len(part)] = vectors.numpy()
+            with speaking:
+                done.append(len(part))
+                if self.progress is not None:
+                    self.progress(sum(done), len(pixels))
 
-        # What is worked out once is there before the threads ask for it.
+        done, speaking = list[int](), Lock()
+        # What is computed once is there before the threads need it.
         _ = self._reference
         on_all_cores(describe, range(0, len(pixels), _CHUNK))
         return out
 
     def _vectors(self, unit: torch.Tensor) -> torch.Tensor:
-        """The descriptors of images in [0, 1], centred and decorrelated, of unit norm."""
+        """The descriptors of images in [0, 1], centered and decorrelated, of unit norm."""
         mean, basis = self._reference
         descriptor = self._descriptor(unit)
         centred = (descriptor - mean) * descriptor.any(dim=1, keepdim=True)
         return _unit_rows(centred @ basis if basis is not None else centred)
 
     def _waves(self, vectors: torch.Tensor) -> torch.Tensor:
-        """[N, fourier]: the random Fourier features of vectors, before they are centred."""
+        """[N, fourier]: the random Fourier features of vectors, before they are centered."""
         angles = vectors @ self._directions
         return torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(self.fourier // 2)
 
@@ -331,7 +340,7 @@ class OrientedGradients(FeatureMap):
         for pool in self._pools:
             cell = pool @ (energy @ pool.T)
             power = cell.square().sum(dim=1, keepdim=True)
-            # Contrast is measured over a cell and its neighbours; the second term keeps empty
+            # Contrast is measured over a cell and its neighbors; the second term keeps empty
             # corners quiet.
             local = torch.nn.functional.avg_pool2d(power, 3, stride=1, padding=1).sqrt()
             overall = power.mean(dim=(2, 3), keepdim=True).sqrt()
@@ -381,7 +390,7 @@ def _resized(images: torch.Tensor) -> torch.Tensor:
 
 
 def _common_pose(images: torch.Tensor, height: float = 4.5, width: float = 4.0) -> torch.Tensor:
-    """Each image moved to its centre of mass, unslanted, scaled to a common spread.
+    """Each image moved to its center of mass, unslanted, scaled to a common spread.
 
     `height` and `width` are the standard deviations of the ink after scaling, in pixels of a 28 x
     28 image. The width of a thin digit (a one) is not stretched beyond two pixels' worth, so a
@@ -429,7 +438,7 @@ def _edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
 
 
 def _pooling(side: int, cells: int) -> torch.Tensor:
-    """[cells, side]: overlapping triangular windows, one cell wide either side of the centre."""
+    """[cells, side]: overlapping triangular windows, one cell wide either side of the center."""
     width = side / cells
     centres = (torch.arange(cells) + 0.5) * width - 0.5
     away = (torch.arange(side)[None, :] - centres[:, None]).abs() / width

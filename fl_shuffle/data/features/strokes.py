@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.threads import on_all_cores
+from fl_shuffle._internal.threads import on_all_cores
 
 _POINTS = 48
 """Of a path: they lie about a pixel apart, or closer."""
@@ -38,7 +38,7 @@ def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
     step = rng.uniform(22.0, 50.0, (count, 1)) / _POINTS
     x = np.cumsum(np.cos(heading) * step, axis=1)
     y = np.cumsum(np.sin(heading) * step, axis=1)
-    # A second part: after a lift the pen goes on from another place.
+    # A second part: after a lift, the pen continues from another place.
     lift = rng.uniform(0.4, 0.8, (count, 1))
     jumped = (time > lift) & (rng.random((count, 1)) < 0.4)
     x += jumped * rng.normal(0.0, 6.0, (count, 1))

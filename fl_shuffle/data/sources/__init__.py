@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.plugins import load_function
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data.records import Records
-from fl_shuffle.data.sources import digits, files, gapminder, huggingface, image_sets
+from fl_shuffle.data.sources import (
+    digits,
+    files,
+    gapminder,
+    huggingface,
+    image_sets,
+    images,
+)
 from fl_shuffle.errors import DataError, InvalidValueError
-from fl_shuffle.plugins import load_function
 
 SHIPPED = ("digits", *TORCHVISION_SOURCES)
 """Sources that read files of this machine; what is made of these may be kept on it."""
@@ -24,10 +31,11 @@ READERS: dict[str, Callable[[DataSection], Records]] = {
     "digits": lambda section: Records(*digits.read(), classes=10),
     "gapminder": gapminder.read,
     "files": files.read,
+    "images": images.read,
     "huggingface": huggingface.read,
     **dict.fromkeys(TORCHVISION_SOURCES, image_sets.read),
 }
-STAMPED = ("digits", "gapminder", "files", *TORCHVISION_SOURCES)
+STAMPED = ("digits", "gapminder", "files", "images", *TORCHVISION_SOURCES)
 """Sources that return the same while the files that they read stay as they are."""
 WITHOUT_OPTIONS = ("digits", "gapminder")
 
@@ -40,6 +48,8 @@ def stamps_of(section: DataSection) -> tuple[tuple[object, ...], ...]:
     if section.source == "files":
         root = Path(section.root)
         named = [root] if root.is_file() else _files_below(root, depth=2)
+    elif section.source == "images":
+        named = _files_below(Path(section.root), depth=4) if section.root else []
     elif section.source in TORCHVISION_SOURCES:
         named = _files_below(image_sets.root_of(section), depth=3)
     else:
@@ -88,11 +98,11 @@ def load_records(section: DataSection) -> Records:
         records = answer
     _require_test_labels(records)
     _require_test_inputs(records)
-    if not section.validation:
+    if not section.validation_fraction:
         if not len(records.test_labels):
             raise DataError(
                 f"data.source = {section.source!r} has no test records: add some (they are taken "
-                "for public), or hold private ones out with data.validation = 0.1"
+                "for public), or hold private ones out with data.validation_fraction = 0.1"
             )
         return records
     held = held_out(section, records)
@@ -111,24 +121,24 @@ def load_records(section: DataSection) -> Records:
 def held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
     """Which training records [N] are held out: a share of all, or of each client's, who keeps one.
 
-    How many it is hangs on the numbers of records alone.
+    That number depends on the numbers of records alone.
     """
     generator = np.random.Generator(np.random.Philox(key=[section.seed, 0x56414C]))
     order = generator.permutation(len(records.train_labels))
     held = np.zeros(len(order), dtype=bool)
     if records.train_clients is None or section.partition != "natural":
-        held[order[: max(1, round(section.validation * len(order)))]] = True
+        held[order[: max(1, round(section.validation_fraction * len(order)))]] = True
         return held
     owners: NDArray[Any] = records.train_clients[order]
     _, owner, sizes = np.unique(owners, return_inverse=True, return_counts=True)
     by_owner = np.argsort(owner.reshape(-1), kind="stable")
     place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    share = np.repeat(np.minimum(np.round(section.validation * sizes), sizes - 1), sizes)
+    share = np.repeat(np.minimum(np.round(section.validation_fraction * sizes), sizes - 1), sizes)
     held[order[by_owner[place < share]]] = True
     if not held.any():
         raise DataError(
-            f"data.validation = {section.validation:g} holds nobody out: clients have at most "
-            f"{int(sizes.max())} records each; raise it"
+            f"data.validation_fraction = {section.validation_fraction:g} holds nobody out: clients "
+            f"have at most {int(sizes.max())} records each; raise it"
         )
     return held
 

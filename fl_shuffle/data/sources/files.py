@@ -8,7 +8,7 @@
 
 A folder holds `train.EXT` and `test.EXT`, or `train/NAME.EXT` for every client NAME. Whose a record
 is says the column `client` (`clients` in an .npz), or the file's name. Without test records hold
-some out: `data.validation`.
+some out: `data.validation_fraction`.
 
 .npz: `x` [N, ...], `y` [N] or [N, outputs], perhaps `clients` [N]; or both parts in one file, as
 `x_train`, `y_train`, `x_test`, `y_test`, perhaps `clients_train`. Tables: see `tables`.
@@ -34,7 +34,7 @@ from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.owners import owner_names
 from fl_shuffle.data.records import Records
 from fl_shuffle.data.sources.options import Target, require_known
-from fl_shuffle.data.sources.tables import COLUMN_OPTIONS, Columns, read_table
+from fl_shuffle.data.sources.tables import COLUMN_OPTIONS, ColumnOptions, read_table
 from fl_shuffle.errors import DataError, suggestion
 
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -42,7 +42,7 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Part:
-    """Inputs [N, ...], labels [N] or [N, outputs], and whose they are [N], if that is said."""
+    """Inputs [N, ...], labels [N] or [N, outputs], and owners [N] where the file names them."""
 
     inputs: NDArray[Any]
     labels: NDArray[Any]
@@ -60,7 +60,7 @@ def read(section: DataSection) -> Records:
             "a folder with train and test"
         )
     root = Path(section.root)
-    columns = Columns.of(options, target)
+    columns = ColumnOptions.of(options, target)
     if root.is_dir():
         train = _in_folder(root, "train", columns, target)
         test = _in_folder(root, "test", columns, target)
@@ -99,7 +99,7 @@ def _files(root: Path, name: str) -> tuple[list[Path], bool]:
     return paths, True
 
 
-def _in_folder(root: Path, name: str, columns: Columns, target: Target) -> Part | None:
+def _in_folder(root: Path, name: str, columns: ColumnOptions, target: Target) -> Part | None:
     paths, by_client = _files(root, name)
     public = name == "test"
     if not by_client:
@@ -121,7 +121,7 @@ def _in_folder(root: Path, name: str, columns: Columns, target: Target) -> Part 
     )
 
 
-def _whole_file(path: Path, columns: Columns, target: Target) -> tuple[Part, Part | None]:
+def _whole_file(path: Path, columns: ColumnOptions, target: Target) -> tuple[Part, Part | None]:
     """A file that is the training part, or an .npz with both."""
     if path.suffix == ".npz":
         arrays = _arrays(path)
@@ -133,7 +133,7 @@ def _whole_file(path: Path, columns: Columns, target: Target) -> tuple[Part, Par
     return _part(path, columns, target), None
 
 
-def _part(path: Path, columns: Columns, target: Target, *, public: bool = False) -> Part:
+def _part(path: Path, columns: ColumnOptions, target: Target, *, public: bool = False) -> Part:
     if path.suffix == ".npz":
         arrays = _arrays(path)
         _require_read(path, arrays, ("",))
@@ -157,7 +157,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 def _require_read(
     path: Path, arrays: Mapping[str, NDArray[Any]], suffixes: tuple[str, ...]
 ) -> None:
-    """Refuse arrays that nothing reads: whoever wrote them there meant something."""
+    """Refuse arrays that nothing reads, because their author expects an effect."""
     known = [f"{name}{suffix}" for suffix in suffixes for name in ("x", "y", "clients")]
     for name in arrays:
         if name not in known:

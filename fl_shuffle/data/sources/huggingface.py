@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.plugins import require_extra
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.records import Records
 from fl_shuffle.data.sources.options import (
@@ -36,7 +37,6 @@ from fl_shuffle.data.sources.options import (
 )
 from fl_shuffle.data.sources.tables import NO_CLASS, label_values, numbers
 from fl_shuffle.errors import ConfigError, DataError, InvalidValueError, suggestion
-from fl_shuffle.plugins import require_extra
 
 OPTIONS = (
     "dataset", "subset", "train_split", "test_split", "inputs", "label", "partitioner",

@@ -23,26 +23,26 @@ PIECE = 1 << 20
 """Bytes that are unpacked at a time: a file is believed no size that it does not have."""
 
 
-class Part(NamedTuple):
+class PartFiles(NamedTuple):
     """The files of one part of a set, by their plain names."""
 
     images: str
     labels: str
 
 
-def part_of(name: str, split: str, *, train: bool) -> Part | None:
+def part_of(name: str, split: str, *, train: bool) -> PartFiles | None:
     """Which files hold a part of this class of torchvision.datasets; None if they are no IDX
     files. `split`: EMNIST's."""
     part = "train" if train else "test"
     if name == "EMNIST":
-        return Part(
+        return PartFiles(
             *(f"emnist-{split}-{part}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1"))
         )
     if name == "QMNIST":
-        return Part(f"qmnist-{part}-images-idx3-ubyte", f"qmnist-{part}-labels-idx2-int")
+        return PartFiles(f"qmnist-{part}-images-idx3-ubyte", f"qmnist-{part}-labels-idx2-int")
     if name in ("MNIST", "FashionMNIST", "KMNIST"):
         stem = "train" if train else "t10k"
-        return Part(f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
+        return PartFiles(f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
     return None
 
 

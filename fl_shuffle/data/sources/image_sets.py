@@ -5,7 +5,7 @@
     source_options = { split = "letters" }
     root = "data"
 
-Images are uint8, [N, H, W] where they are grey and [N, 3, H, W] where they are not. Numbers of
+Images are uint8, [N, H, W] where they are gray and [N, 3, H, W] where they are not. Numbers of
 classes and shapes stand here; nothing of them is read from the records.
 """
 
@@ -115,7 +115,7 @@ def _part(
     name: str,
     root: Path,
     asked: Mapping[str, Any],
-    idx: idx_files.Part | None,
+    idx: idx_files.PartFiles | None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images and labels of a part: as torchvision finds them below `root`, as IDX files under
     another name or elsewhere, or downloaded."""

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.csv_files import real_number
+from fl_shuffle._internal.csv_files import real_number
+from fl_shuffle._internal.plugins import require_extra
 from fl_shuffle.data.owners import owner_names
 from fl_shuffle.data.sources.options import FIELD, Target, text_option, texts_option
 from fl_shuffle.errors import DataError, InvalidValueError, require_choice, require_real
-from fl_shuffle.plugins import require_extra
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -49,11 +49,11 @@ NO_CLASS = -1
 LONGEST_NUMBER = 1000
 """Characters; a longer cell is no number, and is not read as one."""
 
-Table = Mapping[str, Sequence[Any]]
+CellsByColumn = Mapping[str, Sequence[Any]]
 """Cells by column: texts, or numbers where the file has types."""
 
 
-def read_table(path: Path, client: str = "", separator: str = ",") -> Table:
+def read_table(path: Path, client: str = "", separator: str = ",") -> CellsByColumn:
     """The columns of a .csv (with a header) or .parquet file; `client` is the one that says whose a
     record is, `separator` stands between the cells of a .csv. Raises `DataError`."""
     if path.suffix == ".parquet":
@@ -176,7 +176,7 @@ def _owners(
     return owners
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> CellsByColumn:
     require_extra("pyarrow", "parquet", f"reading {path}")
     import pyarrow
     import pyarrow.parquet
@@ -199,7 +199,7 @@ def _python(cell: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnOptions:
     """What the options say about a table's columns."""
 
     target: Target
@@ -212,7 +212,7 @@ class Columns:
     decimal: str = "."
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], target: Target) -> Columns:
+    def of(cls, options: Mapping[str, Any], target: Target) -> ColumnOptions:
         """Raises `InvalidValueError` for an option that is not what it must be."""
         tables = {}
         for name in ("categories", "ranges"):
@@ -244,7 +244,7 @@ class Columns:
         )
 
     def arrays(
-        self, path: Path, table: Table, *, public: bool = False
+        self, path: Path, table: CellsByColumn, *, public: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any] | None]:
         """Inputs [N, k] (NaN where a cell is no number), labels and owners [N] of a table.
 
@@ -304,7 +304,7 @@ class Columns:
     ) -> None:
         """Say in the holder's own log how many private records count as zero, and for what.
 
-        Nobody else may hear of it, and the run goes on, even if no cell of a column can be read:
+        Nobody else may learn of it, and the run continues, even if no cell of a column can be read:
         with one cell more it would have gone on, too.
         """
         records = int(np.logical_or.reduce(bad).sum())

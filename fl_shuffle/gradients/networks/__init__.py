@@ -1,1 +1,1 @@
-"""Feed-forward networks with convolutions and normalisation: layer gradients in closed form."""
+"""Feed-forward networks with convolutions and normalization: layer gradients in closed form."""

@@ -1,8 +1,8 @@
 """Chains of layers that treat each record by itself, read from an `nn.Sequential`, nested or not.
 
 A network is accepted only if every part is on the lists here, which hold nothing that lets records
-meet, draws numbers, or hangs on values; so each record has a gradient of its own, whatever the data
-are. A module with a `forward` of its own goes another way (`general`).
+meet, draws numbers, or depends on values; so each record has a gradient of its own, whatever the
+data are. A module with a `forward` of its own goes another way (`general`).
 """
 
 from __future__ import annotations
@@ -86,13 +86,14 @@ class Network:
 def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
     """The network that `module` is for float32 records of `shape`; None if it is no such chain."""
     try:
-        # Two and three records: what hangs on their number shows.
+        # Two and three records: a dependence on their number becomes visible.
         two, three = (_reading(module, torch.zeros(n, *shape)) for n in (2, 3))
     except NotANetworkError as found:
         log.info("no closed form for this module: %s", found)
         return None
     except Exception as error:
-        # Records of that shape do not go through: they will not by another path, where it is heard.
+        # Records of that shape do not go through: nor will they by another path, which raises the
+        # error.
         log.info("no closed form for this module: %s", error)
         return None
     return two if (two.numbers, two.classes) == (three.numbers, three.classes) else None

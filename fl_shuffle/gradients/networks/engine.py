@@ -10,6 +10,7 @@ with output gradients, or of the records' gradients with their clipping factors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import equal_pieces, packing_of_network, segments_of
 from fl_shuffle.gradients.client_sums import TILE, ClientSums, with_weights
-from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
+from fl_shuffle.gradients.engine import GradientBatch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
 from fl_shuffle.gradients.kernels import FLUSHED, clip_factor, powers_of
+from fl_shuffle.gradients.local_training import LocalTraining
 from fl_shuffle.gradients.networks.chain import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error, move_error_float32
@@ -61,7 +63,7 @@ class NetworkEngine(GradientEngine):
 
     def _batch(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
-    ) -> Batch:
+    ) -> GradientBatch:
         shape = self._network.shape
         if inputs.dtype != torch.float32 or tuple(inputs.shape[1:]) != shape:
             raise InvalidValueError(
@@ -72,7 +74,7 @@ class NetworkEngine(GradientEngine):
         return super()._batch(parameters, inputs, labels, sizes)
 
     def _block_means(
-        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: GradientBatch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         if len(batch.labels) > max(self.packing.records, TILE):
             self._long_client(parameters, batch, rows[0], tally)
@@ -80,7 +82,7 @@ class NetworkEngine(GradientEngine):
             self._short_clients(parameters, batch, rows, tally)
 
     def _short_clients(
-        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: GradientBatch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         segments, order = segments_of(batch.sizes)
         index = slice(None) if order is None else torch.from_numpy(order).to(self.device)
@@ -100,7 +102,7 @@ class NetworkEngine(GradientEngine):
                 self._sums.write(rows, layer, segment, x, error)
 
     def _long_client(
-        self, parameters: Tensor, batch: Batch, row: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: GradientBatch, row: Tensor, tally: NonfiniteRecords
     ) -> None:
         """One client's mean, over pieces of its records."""
         size = len(batch.labels)
@@ -118,14 +120,19 @@ class NetworkEngine(GradientEngine):
         tally.add(found, batch.sizes)
 
     def _block_update(
-        self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
+        self,
+        parameters: Tensor,
+        batch: GradientBatch,
+        training: LocalTraining,
+        orders: Sequence[np.random.Generator | None],
+        rows: Tensor,
     ) -> None:
-        self._apart._block_update(parameters, batch, steps, learning_rate, rows)
+        self._apart._block_update(parameters, batch, training, orders, rows)
 
     def _pass(
         self,
         parameters: Tensor,
-        batch: Batch,
+        batch: GradientBatch,
         index: slice | Tensor,
         shares: Tensor,
         limits: Tensor | None,

@@ -19,7 +19,7 @@ class Weighted(ABC):
 
     `layers`: what it is to the clients' sums, which know linear layers: the layer itself, or, where
     the gradients of single records are written out, one with a single output for each parameter.
-    `terms`: so many terms of a record's norm are added up one after the other.
+    `terms`: number of terms of a record's norm that are added one after the other.
     """
 
     layers: tuple[Layer, ...]
@@ -133,7 +133,7 @@ class Convolution(Patches):
 
 
 class Normalisation(Weighted):
-    """A scale, and a shift, of what is normalised record by record: for each channel, or for each
+    """A scale, and a shift, of what is normalized record by record: for each channel, or for each
     number of the last dimensions."""
 
     def __init__(self, part: nn.GroupNorm | nn.LayerNorm, position: int, x: Tensor) -> None:
@@ -162,7 +162,7 @@ class Normalisation(Weighted):
 
 
 def _single(position: int, weight: int, bias: int) -> tuple[Layer, ...]:
-    """Layers with a single output: of so many weights, and behind them so many biases."""
+    """Layers with a single output: their numbers of weights, and behind them of biases."""
     layers = (Layer(weight, 1, position, None),)
     return (*layers, Layer(bias, 1, position + weight, None)) if bias else layers
 

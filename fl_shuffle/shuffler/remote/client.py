@@ -2,8 +2,8 @@
 
 Reports do not come here: nodes seal them and submit them to the shuffler. The server opens a round
 there, asks the clients, closes it, writes down who is in the batch, and only then fetches it; the
-shuffler gives the same bytes until the step that they led to is durable. Whoever is killed, the
-round goes on where it was.
+shuffler gives the same bytes until the step that they led to is durable. Whichever process is
+killed, the round continues where it was.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from itertools import islice
 import numpy as np
 import torch
 
+from fl_shuffle._internal.arrays import Ids, Mask
 from fl_shuffle.errors import PrivacyBudgetError, RunError
-from fl_shuffle.shuffler.local import Answer, Ids, Mask, Shuffled, UnusableBatchError, listed
+from fl_shuffle.shuffler.local import ReceivedReports, Shuffled, UnusableBatchError, listed
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report, pieces_of
 from fl_shuffle.shuffler.remote.link import Link
@@ -91,7 +92,7 @@ class RemoteBatch:
         self.number = number
         self._count = 0
 
-    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
+    def add(self, answer: ReceivedReports, clients: Ids, position: int) -> Mask:
         """See `Batch`. Nothing is used that comes here: nodes have a shuffler of their own."""
         self.reasons["sent to the server instead of the shuffler"] += len(clients)
         return np.zeros(len(clients), dtype=bool)

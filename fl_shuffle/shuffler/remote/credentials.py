@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from fl_shuffle.durable_files import replace_text, said_in_one_line
+from fl_shuffle._internal.durable_files import replace_text, said_in_one_line
 from fl_shuffle.errors import ConfigError, require_integer
 from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, new_key
 
@@ -81,7 +81,7 @@ class Settings(_Secret):
         require_address(self.address)
         require_integer("--clients", self.clients, minimum=2)
         require_integer("--min-reports", self.min_reports, minimum=2, maximum=self.clients)
-        require_integer("--largest-report", self.largest_report, minimum=4)
+        require_integer("--max-report-bytes", self.largest_report, minimum=4)
         if not SECRET.fullmatch(self.key):
             raise ValueError("no key")
 

@@ -22,7 +22,7 @@ from fl_shuffle.shuffler.remote.wire import Announced, ShufflerError
 log = logging.getLogger("fl_shuffle.shuffler")
 
 PAGE_BYTES = 1 << 22
-"""About so much of a batch goes out at a time."""
+"""Approximate bytes of a batch that are sent at a time."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class RequestHandler:
         return self._store.wants(call.agreement, call.round_number, call.client)
 
     def answer(self, announced: Announced, sent: bytes) -> bytes:
-        """What is said to a call that is permitted, with the bytes that came with it.
+        """Answer a call that is permitted, with the bytes that came with it.
 
         A batch is fetched a few pieces at a time, from a position on; none is behind the last one.
         """
@@ -120,7 +120,7 @@ class RequestHandler:
             raise ShufflerError(
                 f"{agreement.batches} reports of {agreement.report_bytes} bytes a client and round "
                 f"(sealed, {OVERHEAD} more each): this shuffler takes at most "
-                f"{settings.largest_report} of a client (shuffler init --largest-report)"
+                f"{settings.largest_report} of a client (shuffler init --max-report-bytes)"
             )
         state = self._store.begin(agreement, number, asked)
         if state == wire.OPEN:

@@ -32,7 +32,7 @@ CHUNK = 1 << 16
 PAUSE_SECONDS = 0.5
 """Between two tries."""
 SHOWN = 200
-"""So many characters of what a shuffler says are shown."""
+"""Number of characters of a shuffler's answer that are shown."""
 AGAIN = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 """What may be otherwise at the next try."""
 

@@ -2,7 +2,7 @@
 
 No thread waits for a peer: a call has a thread once all of its bytes are there. A peer that has not
 shown a valid token gets a place among few, for a short time. Where these are taken, the network
-address with the most of them loses its oldest one, so that whoever fills a port drives out itself.
+address with the most of them loses its oldest one, so a peer that fills a port drives out itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import partial
 from threading import Event, Thread
 from typing import TypeVar
 
+from fl_shuffle._internal.refusal_log import RefusalLog
 from fl_shuffle.errors import FlShuffleError, RunError
-from fl_shuffle.refusal_log import RefusalLog
 from fl_shuffle.shuffler.remote import limits, wire
 from fl_shuffle.shuffler.remote.handler import Peer, RequestHandler, log
 from fl_shuffle.shuffler.remote.limits import Limits, Turns

@@ -2,7 +2,7 @@
 
 DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305. A sealed message is the ephemeral public
 key, 32 bytes, then the ciphertext with its tag, 16 bytes longer than what it hides. `info` is not
-in it: whoever opens must name the same one.
+in it: the opener must name the same one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 KEY_BYTES = 32
 """Of a public or a private key."""
 OVERHEAD = KEY_BYTES + 16
-"""A sealed message is so much longer than what it hides: a key and Poly1305's tag."""
+"""Bytes that a sealed message adds to what it hides: a key and Poly1305's tag."""
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from fl_shuffle.durable_files import PRIVATE_FOLDER, said_in_one_line
+from fl_shuffle._internal.durable_files import PRIVATE_FOLDER, said_in_one_line
 from fl_shuffle.errors import ConfigError, require_integer
 from fl_shuffle.shuffler.remote import MEMORY, SLOWEST
 from fl_shuffle.shuffler.remote.credentials import (

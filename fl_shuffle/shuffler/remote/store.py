@@ -22,7 +22,7 @@ from threading import RLock
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.durable_files import OWNER_ONLY
+from fl_shuffle._internal.durable_files import OWNER_ONLY
 from fl_shuffle.errors import RunError
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, pieces_of, sum_of_usable

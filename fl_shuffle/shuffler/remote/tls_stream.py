@@ -54,7 +54,7 @@ class TlsStream:
         return line
 
     async def read(self, most: int) -> bytes:
-        """At most so many bytes; none where the connection has ended."""
+        """Return at most this many bytes; none where the connection has ended."""
         if not self._rest:
             return await self._read(most)
         part, self._rest = self._rest[:most], self._rest[most:]

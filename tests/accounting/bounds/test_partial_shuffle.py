@@ -1,5 +1,7 @@
-"""The partial shuffle (docs/proofs.md, sections 11 to 13): the Gram order step by step, and whole,
-the swap, the bound from a local profile; weakened versions must fail.
+"""The partial shuffle: the Gram order step by step, and whole, the swap, the bound from a local
+profile; weakened versions must fail.
+
+Source: docs/research/proofs, sections 11 to 13.
 
 tests/golden/partial_shuffle.json holds 30-digit values. tests/verify/test_bounds.py compares the
 numbers that are used with the theorem in ball arithmetic, by code that shares no line with this.
@@ -10,7 +12,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,16 +24,22 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from fl_shuffle.accounting.bounds.partial_shuffle import gaussian_bound, gaussian_swap, profile
+from fl_shuffle.accounting.bounds.partial_shuffle.branch_and_bound import SaysMore, kept_boxes
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import law_of_profile
-from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Grid, Nodes, law, left_out
-from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import FINE, Setting
+from fl_shuffle.accounting.bounds.partial_shuffle.curve import least_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import (
+    CellEdges,
+    Grid,
+    law,
+    left_out,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle.fourier_moduli import Frequencies, LogModuli, bulk
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import FINE, RoundGeometry
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import Swap, node_weights
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, cover
-from fl_shuffle.accounting.bounds.partial_shuffle.line import Line, Transform, bulk
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve, profile_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum, spread_atoms
-from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import worst_box
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 from tests import oracles
 from tests.oracles import GW, G
 from tests.repository import ROOT
@@ -144,20 +154,55 @@ def test_branch_and_bound_finds_the_largest_value_or_says_that_there_is_none() -
     def with_a_hole(boxes: np.ndarray, hole: float) -> np.ndarray:
         return np.where((boxes[:, 0] <= 1.0) & (boxes[:, 1] >= 1.0), hole, value(boxes))
 
+    def largest(value: Callable[[np.ndarray], np.ndarray], tolerance: float) -> float:
+        return float(kept_boxes(area, lambda b: value(b)[:, None], tolerance).max())
+
     area = cover(0.4, 0.4, 0.8)
-    assert 1.0 <= worst_box(area, value, 0.01) <= 1.01
+    assert 1.0 <= largest(value, 0.01) <= 1.01
     for hole in (math.nan, math.inf):  # What is not a number is not passed over.
-        assert worst_box(area, lambda b, hole=hole: with_a_hole(b, hole), 0.01) == math.inf
-        assert worst_box(area, lambda b, hole=hole: np.full(len(b), hole), 0.1) == math.inf
+        assert largest(lambda b, hole=hole: with_a_hole(b, hole), 0.01) == math.inf
+        assert largest(lambda b, hole=hole: np.full(len(b), hole), 0.1) == math.inf
 
 
-# --- Finite laws --------------------------------------------------------------------------------
+def test_walk_ends_at_a_configuration_that_says_too_much() -> None:
+    area = cover(0.4, 0.4, 0.8)
 
-COARSE = Nodes.of(24, 9)
+    def value(boxes: np.ndarray) -> np.ndarray:
+        """Largest off the line, at the angles (1, 1)."""
+        low1, high1, low2, high2 = boxes.T
+        off = np.hypot(np.clip(1.0, low1, high1) - 1.0, np.clip(1.0, low2, high2) - 1.0)
+        return np.exp(-off)[:, None]
+
+    assert 0.9 < float(kept_boxes(area, value, 0.01, most=1.0).max()) <= 1.01
+    with pytest.raises(SaysMore) as found:
+        kept_boxes(area, value, 0.01, most=0.7)
+    assert 0.7 < found.value.row[0] <= 1.0
+    # What is known already makes boxes enough that say as much.
+    assert len(kept_boxes(area, value, 0.01, known=1.0)) < len(kept_boxes(area, value, 0.01))
+
+
+def test_kept_boxes_hold_everybody() -> None:
+    """Each place of the square lies in one of them, whatever they say."""
+    area = cover(0.4, 0.4, 0.8)
+
+    def sides(boxes: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.exp(-np.abs(boxes[:, 0] - 1.1)), boxes])
+
+    low1, high1, low2, high2 = kept_boxes(area, sides, 0.05)[:, 1:].T
+    rng = np.random.default_rng(5)
+    for g1, g2 in rng.uniform(0.0, math.pi, (300, 2)).tolist():
+        held = (low1 <= g1) & (g1 <= high1) & (low2 <= g2) & (g2 <= high2)
+        assert g1 + g2 > math.pi or np.any(held)
+
+
+# --- Finite distributions
+# --------------------------------------------------------------------------------
+
+COARSE = CellEdges.of(24, 9)
 
 
 @pytest.mark.parametrize("nodes", [COARSE, FINE])
-def test_no_stop_loss_is_below_the_true_one(nodes: Nodes) -> None:
+def test_no_stop_loss_is_below_the_true_one(nodes: CellEdges) -> None:
     rng = np.random.default_rng(461)
     power, kinds = 0.0, np.zeros(2, int)
     for _ in range(120):
@@ -173,7 +218,7 @@ def test_no_stop_loss_is_below_the_true_one(nodes: Nodes) -> None:
         true = oracles.gram_stop_loss(one, a, t)
         assert np.all(true - mine <= 1e-6 * (1e-3 + true))
         power = max(power, float(np.max((true - 0.85 * mine) / (1e-3 + true))))
-        # The grid is above the law once more, but for what it says it leaves out.
+        # The grid is above the distribution once more, but for what it says it leaves out.
         grid = Grid.of(min(float(x.min()), -1.0), 0.5, 0.6 * float(x.max()) + 0.5, 60)
         masses, over = grid.spread(x, p)
         on_grid = np.maximum(grid.nodes - t[:, None], 0.0) @ masses[0] + over[0]
@@ -213,7 +258,7 @@ def test_no_modulus_between_exceeds_lemma_4() -> None:
         sd = math.sqrt(float(q @ (x - q @ x) ** 2))
         k1 = rng.uniform(0.05, 2.5) / sd
         k2 = k1 * rng.uniform(1.0, 4.0)
-        line = Line(1.0, 10, 0.1, np.ones(2), 0.0, 0.0, k1, k2, 0.0)
+        line = Frequencies(1.0, 10, 0.1, np.ones(2), 0.0, 0.0, k1, k2, 0.0)
         inside = np.abs(x - q @ x) <= rng.choice([1.5, 2.0, 3.0, 50.0]) * sd
         share = float(q[inside].sum())
         centre = float(q[inside] @ x[inside]) / share
@@ -224,7 +269,7 @@ def test_no_modulus_between_exceeds_lemma_4() -> None:
         k = np.linspace(k1, k2, 60)
         true = float(np.abs(np.exp(1j * np.outer(k, x)) @ q).max())
         slack = max(slack, true - said)
-        narrow = Line(1.0, 10, 0.1, np.ones(2), 0.0, 0.0, k1, k1, 0.0)
+        narrow = Frequencies(1.0, 10, 0.1, np.ones(2), 0.0, 0.0, k1, k1, 0.0)
         at_first = max(at_first, true - float(narrow.modulus_between(*args)))
         bulk_alone = max(bulk_alone, true - (said - (1.0 - share)))
     assert slack <= 1e-11
@@ -234,12 +279,12 @@ def test_no_modulus_between_exceeds_lemma_4() -> None:
 
 
 def log_d(x: np.ndarray, p: np.ndarray, theta: float, count: int, sd: float) -> float:
-    """The product's log D of one law, its atoms taken as two grids around 0."""
+    """The product's log D of one distribution, its atoms taken as two grids around 0."""
     q = p * np.exp(theta * x)
     centre, radius, own = bulk(x, q / q.sum())
-    line = Line.of(theta, count, sd, max(own, 0.05 * sd))
+    line = Frequencies.of(theta, count, sd, max(own, 0.05 * sd))
     low, high = x < 0.0, x >= 0.0
-    transform = Transform(line, [x[low]], [x[high]], [(0, 0)], centre, radius)
+    transform = LogModuli(line, [x[low]], [x[high]], [(0, 0)], centre, radius)
     masses = np.concatenate([p[low], p[high]])[None]
     return float(transform.log_d(masses, transform.prepared())[0, 0])
 
@@ -360,9 +405,97 @@ def test_what_the_swap_costs(groups: tuple[tuple[float, int], ...]) -> None:
 
 # --- The whole theorem --------------------------------------------------------------------------
 
+WIDE = RoundGeometry(1.872, 0.936, ((0.218, 59), (0.48, 4608), (0.73, 506)))
+"""The worst of the widest others are far from the line through the client's two means."""
+
+
+def test_weighted_means_are_above_the_product() -> None:
+    """Whatever s_g are: S sum share_g D_g/s_g >= prod D_g^share_g, and the cuts are paid for."""
+    a = math.exp(0.43)
+    ends = gaussian_bound.Ends.of(WIDE, a)
+    swap = gaussian_swap.choose_swap(WIDE.groups, 0.1, a, ends.second, 3e-6)
+    assert swap is not None
+    term = gaussian_bound.MainTerm(WIDE, a, ends, swap)
+    rng = np.random.default_rng(3)
+    logs, kappas = rng.normal(0.0, 2.0, (2, 3, 20))
+    kappas = np.exp(kappas) * 1e-4
+    best = np.argmax(logs, axis=1), np.argmax(kappas, axis=1)
+    product = math.exp(float(WIDE.shares @ logs.max(axis=1)) + term.theta * swap.beta)
+    cut = WIDE.count * float(WIDE.shares @ kappas[np.arange(3), best[0]])
+    rows = [np.column_stack(each) for each in zip(logs, kappas, strict=True)]
+    for _ in range(50):
+        found, decisive = term._sum(rows, rng.normal(0.0, 2.0, 3))
+        assert found >= (product + cut) * (1.0 - 1e-12)
+        assert len(decisive) == 3
+    found, _ = term._sum(rows, logs.max(axis=1))
+    assert found >= (product + cut) * (1.0 - 1e-12)
+    assert found <= product + WIDE.count * float(WIDE.shares @ kappas.max(axis=1)) * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize(("groups", "epsilon"), [(3, 0.43), (2, 0.5)])
+def test_constants_fit_others_that_are_not_on_the_line(groups: int, epsilon: float) -> None:
+    """They were chosen for the line alone, and the bound was up to five times the prediction."""
+    setting = replace(WIDE, groups=WIDE.groups[:groups])
+    predicted = gaussian_bound.predicted_delta(setting, epsilon)
+    assert gaussian_bound.gaussian_delta(setting, epsilon) <= 1.3 * predicted
+
+
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What every walk finds that went to its end."""
+    found: list[float] = []
+    walk = gaussian_bound.MainTerm.bound
+
+    def kept(main: gaussian_bound.MainTerm, *of: Any, **more: Any) -> gaussian_bound.Bound:
+        result = walk(main, *of, **more)
+        found.append(result.delta)
+        return result
+
+    monkeypatch.setattr(gaussian_bound.MainTerm, "bound", kept)
+    return found
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.5])
+def test_a_bound_is_that_of_boxes_that_hold_everybody(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guides alone choose among constants: what they say is smaller, and no bound."""
+    found = walked(monkeypatch)
+    setting = RoundGeometry(2.0, 1.0, ((1.0, 199),))
+    delta = gaussian_bound.gaussian_delta.__wrapped__(setting, epsilon)
+    least = min(found)
+    assert least <= delta <= least * (1.0 + 1e-7)
+
+
+def test_others_off_the_line_do_not_end_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants for them would say more: the walk with the first ones goes on."""
+    found = walked(monkeypatch)
+    setting = RoundGeometry(2.4, 1.2, ((1.2, 99_999),))
+    a = math.exp(0.5)
+    ends = gaussian_bound.Ends.of(setting, a)
+    swap = gaussian_swap.choose_swap(setting.groups, 0.7, a, ends.second, 2e-4)
+    assert swap is not None
+    main = gaussian_bound.MainTerm(setting, a, ends, swap)
+    with pytest.raises(gaussian_bound.OffLine) as off:
+        main.bound(0.05, 1.2 * main.least)
+    assert off.value.delta > 1.2 * main.least and not found
+    # Constants that were made for these others, and say more of them.
+    poor = SimpleNamespace(least=math.inf, ends=ends)
+    monkeypatch.setattr(gaussian_bound.MainTerm, "beside", lambda main, worst: poor)
+    delta, _ = gaussian_bound.guided_bound(main, 0.05)
+    assert found and delta == found[-1] >= off.value.delta
+
+
+@pytest.mark.parametrize("share", [0.8, 0.9, 0.97])
+def test_a_smaller_move_has_no_larger_bound(share: float) -> None:
+    largest = replace(WIDE, groups=WIDE.groups[1:2])
+    smaller = replace(largest, move=share * largest.move)
+    for epsilon in (0.1, 0.43):
+        assert least_delta((smaller,), epsilon) <= least_delta((largest,), epsilon)
+
+
 GOLDEN = json.loads((ROOT / "tests/golden/partial_shuffle.json").read_text("utf-8"))["points"]
 ABOVE = 0.1
-"""Finite laws and Lemma 4 say at most this much more of log D than the integrals."""
+"""Finite distributions and Lemma 4 say at most this much more of log D than the integrals."""
 
 
 @pytest.mark.parametrize("point", GOLDEN, ids=lambda point: point["name"].replace(" ", ""))
@@ -370,7 +503,7 @@ def test_the_package_at_the_stored_parameters(point: dict[str, Any]) -> None:
     """Its values on the line are at least the theorem's in 30 digits, and hardly more; what it says
     is not below an exact divergence, where one is stored."""
     free, epsilon = point["parameters"], point["epsilon"]
-    setting = Setting(free["move"], free["own"], tuple((c, n) for c, n in free["groups"]))
+    setting = RoundGeometry(free["move"], free["own"], tuple((c, n) for c, n in free["groups"]))
     a = math.exp(epsilon)
     ends = gaussian_bound.Ends.of(setting, a)
     nodes = np.array(free["nodes"])
@@ -389,11 +522,11 @@ def test_the_package_at_the_stored_parameters(point: dict[str, Any]) -> None:
         mean_log += count / setting.count * float(stored)
     # The quadratic part is in it: without beta the main term is up to 2% smaller ...
     least = math.exp(mean_log + main.theta * free["beta"]) / free["m"]
-    assert least <= main.delta(0.01)
+    assert least <= main.bound(0.01).delta
     # ... and all of beta is: larger by 1/theta it makes the main term e times as large.
     larger = replace(swap, beta=swap.beta + 1.0 / main.theta)
-    more = gaussian_bound.MainTerm(setting, a, ends, larger, chosen).delta(0.01)
-    assert more == pytest.approx(math.e * main.delta(0.01), rel=0.02)
+    more = gaussian_bound.MainTerm(setting, a, ends, larger, chosen).bound(0.01)
+    assert more.delta == pytest.approx(math.e * main.bound(0.01).delta, rel=0.02)
     exact = float(point.get("lower", 0.0))
     assert exact <= gaussian_bound.gaussian_delta(setting, epsilon) <= (3.2 * exact or 1.0)
 
@@ -408,7 +541,11 @@ def test_small_shuffles_exactly(own: float, other: float, move: float, others: i
     Reports are put into three cells of a line, which is a step after the mechanism: no valid bound
     is below what is left. Counts are enumerated.
     """
-    setting, edges, closest = Setting(move, own, ((other, others),)), np.array([-0.6, 0.6]), 0.0
+    setting, edges, closest = (
+        RoundGeometry(move, own, ((other, others),)),
+        np.array([-0.6, 0.6]),
+        0.0,
+    )
     bounds = {each: gaussian_bound.gaussian_delta(setting, each) for each in (0.0, 0.05, 0.2)}
     for r in (
         [other] * others, [-other] * others, [0.0] * others,
@@ -427,11 +564,11 @@ def test_small_shuffles_exactly(own: float, other: float, move: float, others: i
 @pytest.mark.parametrize(
     "setting",
     [
-        Setting(1e-6, 5e-7, ((5e-7, 100),)), Setting(3.0, 1.5, ((1.5, 25),)),
-        Setting(0.5, 2.0, ((1.0, 50), (0.0, 50))), Setting(0.2, 0.1, ((0.1, 10**8),)),
+        RoundGeometry(1e-6, 5e-7, ((5e-7, 100),)), RoundGeometry(3.0, 1.5, ((1.5, 25),)),
+        RoundGeometry(0.5, 2.0, ((1.0, 50), (0.0, 50))), RoundGeometry(0.2, 0.1, ((0.1, 10**8),)),
     ],
 )  # fmt: skip
-def test_extreme_settings_give_a_number(setting: Setting) -> None:
+def test_extreme_settings_give_a_number(setting: RoundGeometry) -> None:
     for epsilon in (0.0, 1e-9, 3.0, 40.0, 500.0):
         found = gaussian_bound.gaussian_delta(setting, epsilon)
         local = float(gaussian_profile(epsilon, setting.move))
@@ -446,8 +583,8 @@ LARGEST_COUNT = {2: 6, 3: 5, 4: 4}
 
 
 def random_case(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """(p, q, r, omega): client 1's pair; the others all different, at the pair's laws, or all
-    equal; any omega."""
+    """(p, q, r, omega): client 1's pair; the others all different, at the pair's distributions, or
+    all equal; any omega."""
     k = int(rng.integers(2, 5))
     others = int(rng.integers(2, LARGEST_COUNT[k] + 1))
     shape = rng.dirichlet(np.ones(k) * 3.0) + 0.02
@@ -521,7 +658,8 @@ def test_every_stage_bounds_the_one_before(seed: int) -> None:
 
 
 def test_the_law_from_a_profile_is_above_that_of_every_triple() -> None:
-    """E(L - t)_+ <= S(t) for any three laws of a family, whose profile is what is known of it."""
+    """E(L - t)_+ <= S(t) for any three distributions of a family, whose profile is what is known of
+    it."""
     rng, closest = np.random.default_rng(1603), 0.0
     for _ in range(20):
         laws = rng.dirichlet(np.ones(3) * 4.0, size=4) + 0.03

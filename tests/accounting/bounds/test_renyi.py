@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
+import fl_shuffle as fs
 from fl_shuffle.accounting.bounds import renyi
 from fl_shuffle.accounting.bounds.published import (
     girgis_lower_rdp,
@@ -17,8 +20,15 @@ from fl_shuffle.accounting.bounds.published import (
     reached_epsilon,
 )
 from fl_shuffle.accounting.bounds.renyi import CloneRenyi, best_order, rdp_delta, rdp_epsilon
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
-from tests.oracles import hockey_stick, krr_matrix, rappor_matrix, shuffled_law
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_delta
+from tests.oracles import (
+    hockey_stick,
+    krr_matrix,
+    rappor_matrix,
+    shuffled_law,
+    worst_curve,
+    worst_of,
+)
 
 ORDERS = (2, 4, 16, 64)
 
@@ -34,7 +44,7 @@ def divergence(p: Masses, q: Masses, order: float) -> float:
 
 
 def pair_of(epsilon0: float, clients: int) -> tuple[Masses, Masses]:
-    """The laws of (A + D, C - A + 1 - D) and of (A + 1 - D, C - A + D), term by term."""
+    """The distributions of (A + D, C - A + 1 - D) and of (A + 1 - D, C - A + D), term by term."""
     first: Masses = {}
     second: Masses = {}
     with mp.workdps(40):
@@ -196,3 +206,42 @@ def test_reached_epsilon_is_below_what_binary_response_loses() -> None:
         found = reached_epsilon(2.0, order, strength, delta)
         assert max(hockey_stick(p, q, found), hockey_stick(q, p, found)) >= delta
         assert found > 0.1
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "epsilon", "delta", "order"),
+    [(1.0, 0.3, 1e-3, 2), (1.0, 0.9, 1e-6, 8), (2.0, 0.05, 0.01, 4), (4.0, 1.5, 1e-4, 3)],
+)
+def test_four_outcomes_have_the_largest_divergence(
+    epsilon0: float, epsilon: float, delta: float, order: int
+) -> None:
+    """Of all pairs within (epsilon, delta) and epsilon0, by a linear program over their losses: its
+    divergence refutes every epsilon below, and no larger one."""
+    losses = np.unique([*np.linspace(-epsilon0, epsilon0, 401), epsilon, -epsilon])
+    ratio = np.exp(losses)
+    within = [
+        np.maximum(ratio - math.exp(epsilon), 0.0),
+        np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0),
+    ]
+    found = linprog(
+        -(ratio**order), A_ub=within, b_ub=[delta, delta], A_eq=[np.ones(losses.size), ratio],
+        b_eq=[1.0, 1.0], method="highs-ds",
+    )  # fmt: skip
+    largest = math.log(-found.fun) / (order - 1)
+    assert reached_epsilon(epsilon0, order, largest, delta) == pytest.approx(epsilon, rel=1e-4)
+
+
+@pytest.mark.parametrize("clients", [2, 3, 7, 40])
+def test_girgis_lower_epsilon_is_below_enumerated_binary_response(clients: int) -> None:
+    """Every data set of two or three clients, and that of the derivation with more of them."""
+    for epsilon0, delta in itertools.product((0.1, 1.0, 4.0, 12.0), (1e-2, 1e-6)):
+        exact = two_values(epsilon0, clients)
+        asked = {"epsilon0": epsilon0, "clients": clients, "delta": delta, "method": "girgis-lower"}
+        found = fs.bound(**asked)  # type: ignore[arg-type]
+        assert found.epsilon == 0.0 or exact(found.epsilon) >= delta * (1.0 - 1e-9)
+
+
+def two_values(epsilon0: float, clients: int) -> Callable[[float], float]:
+    if clients <= 3:
+        return worst_curve(krr_matrix(epsilon0, 2), clients)
+    return worst_of(krr_matrix(epsilon0, 2), [[krr_matrix(epsilon0, 2)[0]] * (clients - 1)])

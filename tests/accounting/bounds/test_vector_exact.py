@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.bounds import vector_blanket
+from fl_shuffle.accounting.bounds import vector, vector_blanket
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve, _Cell, _of_cell
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
-from fl_shuffle.accounting.laws.gaussian import GaussianLaw
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_profile
-from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.client_classes import ShuffledRound
+from fl_shuffle.accounting.distributions.gaussian import GaussianLaw
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_delta, gaussian_profile
 from tests.oracles import HALF_HIDDEN, OWN, absent_too, cells, krr_matrix, worst_curve, worst_of
 
 
@@ -40,7 +40,7 @@ def test_no_data_set_of_three_exceeds_the_bound(
         radii = own * np.concatenate([[1.0], 10 ** rng.uniform(-1.5, 0.3, 2)])
         move = 2 * own if unit == "client" else 2 * own * 10 ** rng.uniform(-1, 0)
         others = tuple((radius, 1) for radius in sorted(radii[1:].tolist()))
-        batch = RoundType(noise, 1.0, float(radii[0]), move, others)
+        batch = ShuffledRound(noise, 1.0, float(radii[0]), move, others)
         curve: VectorCurve | VectorBlanket = VectorCurve(batch)
         if noise == "gaussian":  # of whom partial shuffles say nothing in so small a batch
             curve = vector_blanket.vector_blanket(batch) or curve
@@ -76,7 +76,7 @@ def test_the_mixed_reference_is_refuted_and_not_used() -> None:
     first, last, other = (cells([x], edges, "laplace") for x in (1.0, 0.9, -1.0))
     true = worst_of([first, last], [[other, other]])(math.log(1.1))
     mixed, honest = (
-        VectorCurve(RoundType("laplace", 1.0, own, 0.1, ((1.0, 2),))).delta(math.log(1.1))
+        VectorCurve(ShuffledRound("laplace", 1.0, own, 0.1, ((1.0, 2),))).delta(math.log(1.1))
         for own in (0.05, 1.0)
     )
     assert true == pytest.approx(2.0e-3, rel=0.01)
@@ -114,7 +114,7 @@ def test_what_blankets_miss_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None
     """At a depth where they miss much: far more than the blankets' own term, at most one."""
     depth, radius, epsilon, count = 0.3, 2.0, 3.0, 30
     monkeypatch.setattr(vector_blanket, "DEPTHS", np.array([depth]))
-    batch = RoundType("gaussian", 1.0, radius, 2 * radius, ((radius, count),))
+    batch = ShuffledRound("gaussian", 1.0, radius, 2 * radius, ((radius, count),))
     bound = VectorBlanket(batch, radius, np.array([radius])).delta(epsilon)
     exponent = depth * radius + 0.5 * radius**2
     missed = count * math.exp(-exponent) * gaussian_delta(exponent, radius)
@@ -127,7 +127,7 @@ def test_what_blankets_miss_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_widest_others_are_left_out_where_that_pays() -> None:
     alone, few, many = (
-        VectorCurve(RoundType("gaussian", 1.0, 0.2, 0.4, ((0.2, 1999), *more))).epsilon(1e-6)
+        VectorCurve(ShuffledRound("gaussian", 1.0, 0.2, 0.4, ((0.2, 1999), *more))).epsilon(1e-6)
         for more in ((), ((1.2, 300),), ((0.25, 2000),))
     )
     assert few <= alone * 1.003
@@ -137,7 +137,7 @@ def test_the_widest_others_are_left_out_where_that_pays() -> None:
 @pytest.mark.parametrize("move", [0.0, 1e-12, 1e-7])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_a_move_of_almost_nothing_costs_no_more_than_alone(noise: str, move: float) -> None:
-    curve = VectorCurve(RoundType(noise, 1.0, 1.0, move, ((1.0, 10**6),)))
+    curve = VectorCurve(ShuffledRound(noise, 1.0, 1.0, move, ((1.0, 10**6),)))
     for epsilon in (0.0, move, 1.0):
         assert 0.0 <= curve.delta(epsilon) <= curve.local_delta(epsilon)
     assert move > 0.0 or curve.epsilon(1e-6) == 0.0
@@ -146,7 +146,7 @@ def test_a_move_of_almost_nothing_costs_no_more_than_alone(noise: str, move: flo
 def test_what_is_said_nearer_by_holds_far_out_too() -> None:
     """Thirty clients of two radii: a theorem that says nothing beyond 3.8 and meets the target
     at 2.3 must not charge the single round all of its own 4.6."""
-    kind = RoundType("gaussian", 0.095154, 0.05, 0.1, ((0.0344, 15), (0.05, 14)))
+    kind = ShuffledRound("gaussian", 0.095154, 0.05, 0.1, ((0.0344, 15), (0.05, 14)))
 
     class Nearby(VectorCurve):
         def _shuffled(self, epsilon: float, local: float) -> float:
@@ -155,6 +155,34 @@ def test_what_is_said_nearer_by_holds_far_out_too() -> None:
     curve, own = Nearby(kind), VectorCurve(kind).local_epsilon(1e-5)
     assert Nearby(kind).certified(0.9 * own) > 1e-5 > Nearby(kind).certified(0.5 * own)
     assert curve.epsilon(1e-5) < 0.5 * own and Nearby(kind).delta(0.9 * own) < 1e-5
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_far_out_blanket_is_asked_where_it_wins(
+    monkeypatch: pytest.MonkeyPatch, wins: bool
+) -> None:
+    """It is tried at fixed points of the batch, and never asked again if it loses there."""
+    asked: list[float] = []
+
+    def delta(epsilon: float, below: float) -> float:
+        asked.append(epsilon)
+        return 0.5 * below if wins else below
+
+    blanket = SimpleNamespace(reports=100.0, delta=delta)
+    theorem = SimpleNamespace(predicted_mu=0.01, delta=lambda epsilon: 0.1 * math.exp(-epsilon))
+    monkeypatch.setattr(vector, "vector_blanket", lambda _: blanket)
+    monkeypatch.setattr(vector, "gaussian_shuffle", lambda *_: theorem)
+    kind = ShuffledRound("gaussian", 1.0, 0.8, 1.6, ((0.8, 9_999),))
+    curve = VectorCurve(kind)
+    assert curve.certified(0.15) == theorem.delta(0.15) and not asked
+    share = 0.5 if wins else 1.0
+    assert curve.certified(0.2) == pytest.approx(share * theorem.delta(0.2))
+    tried = len(asked)
+    assert curve.certified(0.3) == pytest.approx(share * theorem.delta(0.3))
+    assert len(asked) == tried + wins
+    blanket.reports = 1.0
+    few = VectorCurve(kind)
+    assert few.certified(0.3) == theorem.delta(0.3) and len(asked) == tried + wins
 
 
 @pytest.mark.slow
@@ -205,37 +233,41 @@ def test_the_theorem_against_every_data_set(matrix: list[list[float]]) -> None:
             )
             assert truth <= bound * (1.0 + 1e-12) + 1e-15
             closest = max(closest, truth / bound if epsilon > 0.0 and bound > 0.0 else 0.0)
-            # Dropping reports of a full shuffle gives this law.
+            # Dropping reports of a full shuffle gives this distribution.
             assert truth <= curves[n].certified(epsilon) * (1.0 + 1e-12) + 1e-15
     assert closest > 0.75
 
 
-def falling(reports: int) -> Any:
+def falling(reports: int, local: float) -> Any:
     """A curve that falls with the number of reports, as every one does."""
     mu = 2.0 / math.sqrt(reports)
     return SimpleNamespace(
         certified=lambda epsilon: float(gaussian_profile(epsilon, mu)),
-        local_delta=lambda epsilon: float(gaussian_profile(epsilon, 2.0)),
+        local_delta=lambda epsilon: float(gaussian_profile(epsilon, local)),
     )
 
 
 @pytest.mark.parametrize(("n", "rate", "together"), [(12, 0.6, 2), (200, 0.1, 7)])
-def test_cells_say_no_less_than_the_numbers_in_them(n: int, rate: float, together: int) -> None:
+@pytest.mark.parametrize("local", [2.0, 1e-3])
+def test_cells_say_no_less_than_the_numbers_in_them(
+    n: int, rate: float, together: int, local: float
+) -> None:
+    """Also where a client's own noise, if it is in the batch at all, tells less than the cell."""
     for epsilon in (0.0, 0.01, 0.1, 0.5, 2.0):
         for low in range(1, n + 1, together):
             numbers = range(low, min(low + together, n + 1))
             weights = binom.pmf(numbers, n, rate)
             apart = math.fsum(
-                _of_cell(cell(falling(k), weight, k / n, k / n), epsilon)
+                _of_cell(cell(falling(k, local), weight, k / n, k / n), epsilon)
                 for k, weight in zip(numbers, weights, strict=True)
             )
-            one = cell(falling(low), weights.sum(), low / n, numbers[-1] / n)
+            one = cell(falling(low, local), weights.sum(), low / n, numbers[-1] / n)
             assert apart <= _of_cell(one, epsilon) * (1.0 + 1e-9) + 1e-15
 
 
 @pytest.mark.parametrize(("n", "rate"), [(2, 0.5), (1000, 0.999), (10**6, 0.3)])
 def test_cells_cover_every_number_once(n: int, rate: float) -> None:
-    batch = RoundType("gaussian", 5.0, 1.0, 2.0, ((1.0, n - 1),), participation=rate)
+    batch = ShuffledRound("gaussian", 5.0, 1.0, 2.0, ((1.0, n - 1),), participation=rate)
     cells = sorted(CheckInCurve(batch)._cells, key=lambda each: each.low)
     assert cells[0].low * n == pytest.approx(1.0)
     assert cells[-1].high == 1.0
@@ -247,7 +279,7 @@ def test_cells_cover_every_number_once(n: int, rate: float) -> None:
 
 def test_others_with_other_balls() -> None:
     """Whoever takes the client's place may lie farther off; each counts as one of the widest."""
-    batch = RoundType("gaussian", 5.0, 0.5, 0.1, ((0.5, 299), (1.0, 700)), participation=0.5)
+    batch = ShuffledRound("gaussian", 5.0, 0.5, 0.1, ((0.5, 299), (1.0, 700)), participation=0.5)
     for each in CheckInCurve(batch)._cells:
         assert each.moved.batch.sensitivity == 1.5 and each.moved.batch.radius == 1.0
         assert each.replaced.batch.sensitivity == 0.1
@@ -259,7 +291,7 @@ def test_no_data_set_of_two_clients_exceeds_the_curve(
     noise: str, scale: float, rate: float
 ) -> None:
     """Means at the ends of a ball on a line and in its middle, reports in cells."""
-    curve = CheckInCurve(RoundType(noise, scale, 1.0, 2.0, ((1.0, 1),), participation=rate))
+    curve = CheckInCurve(ShuffledRound(noise, scale, 1.0, 2.0, ((1.0, 1),), participation=rate))
     matrix = [cells([x / scale], np.linspace(-3.0, 3.0, 40), noise) for x in (-1.0, 0.0, 1.0)]
     exact, closest = worst_curve(absent_too(matrix, rate), 2), 0.0
     for epsilon in (0.0, 0.05, 0.3):

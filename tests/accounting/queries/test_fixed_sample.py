@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.bounds.participation import EACH_ROUND, ONCE
-from fl_shuffle.accounting.queries.fixed_sample import fixed_sample_curve
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_delta
+from fl_shuffle.accounting.queries.fixed_sample import FixedSampleCurve, fixed_sample_curve
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from tests import oracles
@@ -45,7 +50,7 @@ def test_fixed_sample_bound_lies_above_every_data_set(
 ) -> None:
     """Power: 0.7 times the bound would be refuted in every setting at some epsilon."""
     near = 0.0
-    question = fs.Question(
+    question = fs.BoundQuery(
         **asked, clients=n, rounds=rounds, participation=rate, sampling="once", epsilon=0.0,
         method="blanket",
     )  # fmt: skip
@@ -82,6 +87,42 @@ def test_fixed_sample_epsilon_and_delta_agree(method: str) -> None:
     assert found.details["sampling"] == "once" and found.details["clients"] == 300
 
 
+@dataclass(frozen=True)
+class Hiding:
+    """Rounds with given numbers of reports that hide one another as noise does, in closed form."""
+
+    reports: int
+    alone: float
+
+    def delta(self, epsilon: float) -> float:
+        return gaussian_delta(epsilon, self.alone / math.sqrt(self.reports))
+
+
+def given_number(share: float, epsilon: float, reports: int) -> float:
+    """Section 16, term by term, of this number of reports and no other."""
+    a, alpha = math.exp(epsilon), 1.0 + math.expm1(epsilon) / share
+    replaced, moved = Hiding(reports, 3.0), Hiding(reports, 5.0)
+    at = math.log(alpha)
+    mixed = share * a / alpha * replaced.delta(at)
+    mixed += (1.0 - share) * (a - 1.0) / alpha * moved.delta(at)
+    return min(mixed, share * replaced.delta(epsilon))
+
+
+@pytest.mark.parametrize(("clients", "rate"), [(60, 0.3), (400, 0.1), (200, 0.9)])
+def test_numbers_of_reports_in_a_cell_cost_no_less_than_each(clients: int, rate: float) -> None:
+    """Term by term, numbers taken by themselves; near epsilon = 0 a cell costs a third more."""
+    numbers = range(1, clients + 1)
+    replaced: Any = partial(Hiding, alone=3.0)
+    moved: Any = partial(Hiding, alone=5.0)
+    curve = FixedSampleCurve(clients, rate, replaced, moved)
+    weights = binom.pmf(np.arange(1, clients + 1), clients, rate).tolist()
+    for epsilon in (0.0, 0.001, 0.01, 0.05, 0.2, 0.5, 1.0):
+        each = [given_number(k / clients, epsilon, k) for k in numbers]
+        exact = math.fsum(w * found for w, found in zip(weights, each, strict=True))
+        assert exact <= curve(epsilon).delta * (1.0 + 1e-9)
+        assert epsilon > 0.01 or curve(epsilon).delta <= 4.0 / 3.0 * exact
+
+
 def test_fixed_sample_delta_is_at_most_the_rate() -> None:
     asked = {**TWO, "clients": 20, "rounds": 3, "participation": 1e-6, "sampling": "once"}
     assert fs.bound(**asked, epsilon=0.0, method="clone").delta <= 1e-6 * (1.0 + 1e-6)
@@ -93,10 +134,10 @@ def test_fixed_sample_of_vectors_lies_between_whole_and_local() -> None:
     """Of a record of several the client that takes another's place changes all of them."""
     asked = {"randomizer": "gaussian", "sigma": 2.0, "clients": 60, "rounds": 4, "delta": 1e-5}
     drawn = {**asked, "participation": 0.5, "sampling": "once"}
-    client = fs.bound(**drawn, unit="client", method="proven").epsilon
-    record = fs.bound(**drawn, unit="record", records=4, method="proven").epsilon
+    client = fs.bound(**drawn, unit="client", method="vector").epsilon
+    record = fs.bound(**drawn, unit="record", records=4, method="vector").epsilon
     assert 0.0 < record < client
-    local = fs.bound(**{**asked, "clients": 1}, unit="client", method="proven").epsilon
+    local = fs.bound(**{**asked, "clients": 1}, unit="client", method="vector").epsilon
     assert client < local and math.isfinite(local)
 
 

@@ -1,9 +1,10 @@
-"""Many questions at once: the same answers as one by one, whoever works them out; errors in their
+"""Many questions at once: the same answers as one by one, in any process; errors in their
 places; shared work is done once."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pickle
 import signal
@@ -25,7 +26,7 @@ MIXED: list[Any] = [
     {**KRR, "clients": -5},
     {**KRR, "clients": 1, "method": "clone", "rounds": 3},
     {**KRR, "clients": 1, "method": "clone", "rounds": 3, "delta": 1e-5},
-    {**KRR, "clients": 100, "method": "proven"},
+    {**KRR, "clients": 100, "method": "vector"},
     {**KRR, "clients": 50, "delta": float("nan")},
     "krr",
     {},
@@ -37,7 +38,7 @@ def alone(asked: Any) -> Guarantee | FlShuffleError:
     """What `bound` says of it alone."""
     try:
         guarantees._KNOWN.clear()
-        return many.bound(fs.Question.from_mapping(asked))
+        return many.bound(fs.BoundQuery.from_mapping(asked))
     except FlShuffleError as error:
         return error
 
@@ -79,6 +80,19 @@ def test_bound_many_without_its_helper_answers_all(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "executable", str(Path("no") / "such" / "python"))
     with Answers(1, patience=0.0) as answers:
         assert answers.ask(asked) == expected and not answers._helpers
+
+
+@pytest.mark.parametrize(("questions", "started"), [(5, 0), (40, 1)])
+def test_bound_many_helper_starts_where_enough_work_is_left(
+    questions: int, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions that take 0.6 s each, by a clock of our own: two are left, or dozens."""
+    ticks = itertools.count()
+    monkeypatch.setattr(many.time, "thread_time", lambda: 0.6 * next(ticks))
+    asked = [{**KRR, "clients": 100 + each, "method": "gspa"} for each in range(questions)]
+    with Answers(1, patience=1.0) as answers:
+        assert all(isinstance(each, Guarantee) for each in answers.ask(asked))
+        assert len(answers._helpers) == started
 
 
 def test_bound_many_equal_and_shared_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

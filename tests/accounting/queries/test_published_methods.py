@@ -10,10 +10,11 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.accounting.bounds.published import feldman2022_epsilon
 from fl_shuffle.accounting.bounds.renyi import CloneRenyi, rdp_epsilon
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.queries.methods import METHODS
 from fl_shuffle.errors import FlShuffleError, InvalidValueError, NotApplicableError
+from tests.oracles import clone_pair, hockey_stick
 
 ONE: dict[str, Any] = {"epsilon0": 0.4, "clients": 10_000, "delta": 1e-6}
 PUBLISHED = (
@@ -113,14 +114,51 @@ def test_general_clone_is_the_blanket() -> None:
     assert answer.method == "general-clone" and fs.bound(**asked).method == "blanket"
 
 
+@pytest.mark.parametrize(("epsilon0", "epsilon"), [(1.0, 0.2), (2.0, 1.0), (3.0, 0.0)])
+def test_feldman2022_numeric_is_the_papers_pair(epsilon0: float, epsilon: float) -> None:
+    """By enumeration of the pair's definition, and the same number as `clone`, proven."""
+    asked: dict[str, Any] = {"epsilon0": epsilon0, "clients": 60, "epsilon": epsilon}
+    answer = fs.bound(**asked, method="feldman2022-numeric")
+    exact = hockey_stick(*clone_pair(epsilon0, 60), epsilon)
+    assert exact * (1.0 - 1e-12) <= answer.delta <= exact * (1.0 + 1e-3)
+    assert answer.delta == fs.bound(**asked, method="clone").delta
+    assert answer.status is Status.PROVEN and answer.source.startswith("Feldman")
+    assert fs.bound(**asked).method != "feldman2022-numeric"
+    with pytest.raises(NotApplicableError, match="shared by all clients"):
+        fs.bound(budgets=[(0.1, 0.0, 30), (0.5, 0.0, 10)], delta=1e-6, method=answer.method)
+
+
 def test_headlines_come_from_no_published_bound() -> None:
     """Without a method: never rdp, which the clone bound improves, and never a published one."""
     assert {name for name, each in METHODS.items() if not each.headline}.isdisjoint(
-        ("blanket", "clone", "profile", "proven", "sum")
+        ("blanket", "clone", "profile", "vector", "sum")
     )
     assert fs.bound(**ONE).method in ("profile", "clone")
     with pytest.raises(NotApplicableError, match="no bound for this question is proven; name one"):
         fs.bound(budgets=[(0.1, 0.0, 3000), (0.5, 0.0, 1000)], delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"epsilon0": 0.4, "clients": 1000},
+        {"epsilon0": 2.0, "clients": 30},
+        {"epsilon0": 1.0, "clients": 500, "randomizer": "krr", "k": 2},
+        {"epsilon0": 1.0, "clients": 500, "randomizer": "krr", "k": 10},
+        {"epsilon0": 1.0, "clients": 50, "randomizer": "parallel:0.5*krr(k=3),0.5*blh"},
+    ],
+    ids=str,
+)
+def test_the_smallest_proven_bound_is_the_smallest(asked: dict[str, Any]) -> None:
+    """Of those that headlines come from, whatever is left out because binary response of that
+    budget already loses more."""
+    answers = {
+        name: each
+        for name, each in fs.compare(**asked, delta=1e-6).items()
+        if isinstance(each, Guarantee) and METHODS[name].headline
+    }
+    proven = [each.epsilon for each in answers.values() if each.status is Status.PROVEN]
+    assert fs.bound(**asked, delta=1e-6).epsilon == min(proven)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle import declare
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle import settings_schema
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.numerics.composition import Composition
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.queries.methods import METHODS
-from fl_shuffle.accounting.queries.question import Question
+from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.errors import FlShuffleError
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("coarse_pairs")]
@@ -35,7 +35,7 @@ FORMS: dict[str, list[Any]] = {
 """Arguments that have a form of their own."""
 
 
-def corners(name: str, each: declare.Setting) -> list[Any]:
+def corners(name: str, each: settings_schema.Setting) -> list[Any]:
     """Both ends of an argument's range, and all its words; of an open end the nearest number."""
     if name in FORMS:
         return FORMS[name]
@@ -50,7 +50,7 @@ def corners(name: str, each: declare.Setting) -> list[Any]:
 
 ENDS = [
     {name: value}
-    for name, each in declare.settings_of(Question).items()
+    for name, each in settings_schema.settings_of(BoundQuery).items()
     if name not in ("method", "randomizer")
     for value in corners(name, each)
 ]
@@ -135,7 +135,7 @@ def test_clones_of_many_rounds_are_answered(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("rounds", [2, 10**6])
 def test_losses_that_are_all_but_certain_are_composed(rounds: int) -> None:
-    """The spread is 1e-18 of the loss: no lattice can have a step that fine."""
+    """The spread is 1e-18 of the loss: no grid can have a step that fine."""
     pair = DominatingPair.from_curve([0.0, 92.1], [1.0, 0.0])
     composed = Composition([(pair, rounds)])
     assert composed.delta(0.0) == pytest.approx(1.0) and composed.delta(0.0) >= 1.0 - 1e-15
@@ -164,6 +164,13 @@ def test_local_budget_of_four_categories_at_its_end_is_answered() -> None:
     assert 0.0 < answer.epsilon <= 60.0
 
 
+@pytest.mark.parametrize("method", ["blanket", "general-clone"])
+def test_a_local_budget_beyond_the_search_is_what_it_is(method: str) -> None:
+    """Blankets are searched up to 100 nats: what lies beyond is the local budget, not infinite."""
+    answer = fs.bound(randomizer="krr", k=4, epsilon0=200.0, clients=9, delta=1e-6, method=method)
+    assert answer.epsilon == 200.0
+
+
 def test_deltas_that_underflow_are_never_zero() -> None:
     """e^-80000 is 0 in doubles, and no delta of Gaussian noise is 0."""
     answer = fs.bound(randomizer="gaussian", sigma=1.0, unit="client", clients=5, epsilon=400.0)
@@ -182,12 +189,25 @@ def test_tiny_local_budgets_cost_no_more_than_they_are() -> None:
 
 WALKED = [
     *((None, method) for method in (None, *METHODS)),
-    *(("krr", method) for method in (None, "proven", "sum", "clone", "profile", "gspa")),
+    *(
+        ("krr", method)
+        for method in (
+            None,
+            "vector",
+            "blanket",
+            "general-clone",
+            "sum",
+            "clone",
+            "profile",
+            "gspa",
+        )
+    ),
     *(
         (randomizer, method)
         for randomizer in ("gaussian", "laplace")
         for method in ("sum", "attack", "sum-attack")
     ),
+    ("laplace", "vector"),
 ]
 
 

@@ -4,6 +4,7 @@ from their round."""
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -17,18 +18,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from pytest import LogCaptureFixture, MonkeyPatch
 
+from fl_shuffle._internal.refusal_log import SHOWN, RefusalLog
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.refusal_log import SHOWN, RefusalLog
 from fl_shuffle.shuffler.remote import limits, wire
 from fl_shuffle.shuffler.remote.credentials import Settings, host_and_port
 from fl_shuffle.shuffler.remote.limits import Limits, Turns
-from fl_shuffle.shuffler.remote.link import Link
+from fl_shuffle.shuffler.remote.link import Link, _exchanged
 from fl_shuffle.shuffler.remote.service import _tls, opened
 from fl_shuffle.shuffler.remote.tls_stream import BESIDE, TlsStream
 from tests.processes import COMMAND, environment, linux, wait_until
@@ -274,6 +276,25 @@ def test_peer_has_few_connections_and_idle_ones_make_way(tmp_path: Path) -> None
         assert refused is not None and refused.reason == "RESOURCE_EXHAUSTED"
 
 
+def test_peer_with_all_its_connections_ends_no_other_peers(tmp_path: Path) -> None:
+    """Not even one that is idle, and older: its own make way, or it is refused."""
+    lab, size = Lab(tmp_path, sites=2), FACTS.delivery_bytes
+    with lab.serving(), ExitStack() as open_ones:
+        lab.analyzer().open(1, EVERYBODY)
+        other = open_ones.enter_context(Peer(lab, "site-1"))
+        wrong = other.announce(delivery(CLIENTS - 1), 1).answer()
+        assert wrong is not None and wrong.reason == "INVALID_ARGUMENT"
+        calling = [open_ones.enter_context(Peer(lab)) for _ in range(limits.PEER_CONNECTIONS)]
+        for peer in calling:
+            peer.announce(delivery(0), size)
+        assert calling[0].answer() == wire.Reply(wire.CONTINUE)
+        extra = open_ones.enter_context(Peer(lab))
+        refused = extra.announce(delivery(1), size).answer()
+        assert refused is not None and refused.reason == "RESOURCE_EXHAUSTED"
+        again = other.announce(delivery(CLIENTS - 1), size).answer()
+        assert again == wire.Reply(wire.CONTINUE)
+
+
 def test_turns_are_one_a_peer_and_bounded_in_memory() -> None:
     async def played() -> None:
         turns = Turns(100)
@@ -475,3 +496,17 @@ def test_token_that_is_no_text_is_one_line(tmp_path: Path, caplog: LogCaptureFix
                 reply = peer.send(line).answer()
                 assert reply is not None and reply.reason == "INVALID_ARGUMENT"
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_an_answer_that_ends_early_is_none() -> None:
+    """After any byte of its line or of what comes behind it: it is asked for again."""
+    content = bytes(range(20))
+    whole = wire.Reply(wire.OK, size=len(content)).encoded() + content
+    for length in range(len(whole) + 1):
+        sent = SimpleNamespace(sendall=lambda data: None)
+        connection: Any = SimpleNamespace(tls=sent, answers=io.BytesIO(whole[:length]))
+        if length == len(whole):
+            assert _exchanged(connection, b"", b"", SECONDS)[1] == content
+            continue
+        with pytest.raises((ConnectionError, ValueError)):
+            _exchanged(connection, b"", b"", SECONDS)

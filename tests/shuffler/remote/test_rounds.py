@@ -1,5 +1,5 @@
-"""A shuffler apart: who may do what, what the server gets in a round, and how what was killed goes
-on."""
+"""A separate shuffler: who may do what, what the server gets in a round, and how what was killed
+goes on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from safetensors.torch import load_file
 
 from clients.app import app as client_app
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.trust import towards
+from fl_shuffle.accounting.rounds.threat_model import attackers
 from fl_shuffle.api import simulate
+from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.data.task import load_task
@@ -34,10 +35,12 @@ from fl_shuffle.errors import ConfigError, FlShuffleError, PrivacyBudgetError, R
 from fl_shuffle.flower import remote_shuffler as parties
 from fl_shuffle.flower.node_registry import held_clients
 from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.randomizers.calibration import make_plan
 from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
-from fl_shuffle.run_words import footer
+from fl_shuffle.runs.console_messages import footer
 from fl_shuffle.runs.run import Run
+from fl_shuffle.shuffler.local import UnusableBatchError
 from fl_shuffle.shuffler.remote import link, wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
 from fl_shuffle.shuffler.remote.client import RemoteBatch, RemoteShuffler
@@ -62,7 +65,7 @@ OWN = ["app.client=own:client", "app.server=own:server"]
 CONFIG = {
     "run": {"rounds": 3, "entropy": "system", "timeout": 60.0},
     "data": {"clients": CLIENTS},
-    "privacy": {"unit": "client", "clip_norm": 0.5, "shuffler": "apart", "min_reports": 3},
+    "privacy": {"unit": "client", "clip_norm": 0.5, "shuffler": "separate", "min_reports": 3},
     "budgets": {"distribution": "constant", "epsilon": 2.0},
 }
 
@@ -77,9 +80,16 @@ class Lab:
     def __init__(self, home: Path, sites: int = 1) -> None:
         self.home, self.store, self.key = home, home / "store", home / "analyzer.key"
         address = f"127.0.0.1:{free_port()}"
-        init = ["init", str(self.store), "--passes", str(home / "passes"), "--address", address]
+        init = [
+            "init",
+            str(self.store),
+            "--credentials",
+            str(home / "passes"),
+            "--address",
+            address,
+        ]
         init += ["--clients", "6", "--min-reports", "4", "--sites", str(sites)]
-        for made in (["key", str(self.key)], [*init, "--largest-report", str(1 << 16)]):
+        for made in (["key", str(self.key)], [*init, "--max-report-bytes", str(1 << 16)]):
             assert main(["shuffler", *made]) == 0
         self.private, self.patience = read_key(self.key, private=True), 20.0
 
@@ -93,9 +103,9 @@ class Lab:
         own = replace(self.held_by("site-0"), **changed)
         return Sender(own, public_key(self.private), self.patience)
 
-    def analyzer(self, facts: Agreement = FACTS) -> RemoteShuffler:
+    def analyzer(self, facts: Agreement = FACTS, honest: int = 1) -> RemoteShuffler:
         link = Link(self.held_by("analyzer"), self.patience)
-        return RemoteShuffler(link, facts, self.private, 1, keep=True, counted=None)
+        return RemoteShuffler(link, facts, self.private, honest, keep=True, counted=None)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -207,7 +217,7 @@ def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
         send(served, range(1))
     for changed, why in (
         ({"clients": 7}, "data.clients = 7: this shuffler enrolled 6"),
-        ({"dimension": 1 << 20}, "--largest-report"),
+        ({"dimension": 1 << 20}, "--max-report-bytes"),
     ):
         with refused(why):
             served.analyzer(replace(FACTS, **changed)).open(1, EVERYBODY)
@@ -268,7 +278,7 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
         return line
 
     store, held = str(lab.store), lab.store / "settings.json"
-    new = ["--passes", str(tmp_path / "new"), "--clients", "4", "--sites", "2"]
+    new = ["--credentials", str(tmp_path / "new"), "--clients", "4", "--sites", "2"]
     new += ["--min-reports", "2", "--address", "localhost:1"]
     for arguments, said in (
         (("init", store, *new), "is not empty"),
@@ -295,6 +305,19 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
     ):  # fmt: skip
         held.write_text(text)
         assert said in says("serve", store) and "settings.json" in says("serve", store)
+
+
+def test_folders_of_secrets_are_the_owners_even_if_there_before(tmp_path: Path) -> None:
+    store, passes = tmp_path / "store", tmp_path / "passes"
+    new = ["init", str(store), "--passes", str(passes), "--address", "127.0.0.1:1", "--sites", "2"]
+    new += ["--clients", "6", "--min-reports", "4"]
+    for folder in (store, passes):
+        folder.mkdir()
+        folder.chmod(0o777)
+    assert main(["shuffler", *new]) == 0
+    assert [folder.stat().st_mode & 0o777 for folder in (store, passes)] == [0o700, 0o700]
+    files = [path for folder in (store, passes) for path in folder.iterdir()]
+    assert len(files) >= 4 and {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_a_secret_that_anybody_else_may_read_is_refused(lab: Lab) -> None:
@@ -388,13 +411,14 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     mean = torch.from_numpy(np.concatenate(sent)).double().mean(dim=0)
     torch.testing.assert_close(torch.cat(step), mean, rtol=0.0, atol=1e-6)
     found = summary(run)
-    assert found["headline"] == ("sum" if release == "sum" else "proven")
+    assert found["headline"] == ("sum" if release == "sum" else "shuffled")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
     texts = ["\n".join(footer(found))]
     if release == "sum":  # the other page takes twenty seconds to draw
         texts.append(unescape(render([read_run(run)])))
     for text in texts:
-        assert towards(release, "apart") in text and "which shuffles, too" not in text
+        assert attackers(release, "separate", found["headline"])[0].who in text
+        assert "which also shuffles" not in text
     with pytest.raises(RunError, match="handed round 1 over"):
         served.analyzer(noted[0][0]).open(1, EVERYBODY)
 
@@ -468,23 +492,39 @@ def test_unopenable_report_is_a_report_that_is_not_there(
     )
     wanted, less = five.count(rounds), six.count(rounds)
     assert wanted is not None and less is not None
-    for name in ("proven", "local") if median else ("proven", "sum", "local"):
+    for name in ("shuffled", "local") if median else ("shuffled", "sum", "local"):
         assert record.spent(name) == wanted.columns[name].worst
     assert median or wanted.columns["sum"].worst > less.columns["sum"].worst
 
 
-def test_unusable_reports_are_those_of_the_worst_batch(served: Lab) -> None:
-    """The second batch lacks two reports, the first none: the round lacks two to the ledger."""
-    facts, site = replace(FACTS, batches=2), Link(served.held_by("site-0"), 5.0)
-    remote = served.analyzer(facts)
-    batch, key = remote.open(1, EVERYBODY), public_key(served.private)
+def with_a_worse_batch(lab: Lab, lacking: int, honest: int = 1) -> RemoteBatch:
+    """A closed round of two batches: one lacks one usable report, the other `lacking`."""
+    facts, site = replace(FACTS, batches=2), Link(lab.held_by("site-0"), 5.0)
+    remote = lab.analyzer(facts, honest)
+    batch, key = remote.open(1, EVERYBODY), public_key(lab.private)
     for client in range(CLIENTS):
         one, other = (seal(REPORTS[client].tobytes(), key, facts.info(1)) for _ in range(2))
-        other = secrets.token_bytes(len(other)) if client < 2 else other
+        one = secrets.token_bytes(len(one)) if client == CLIENTS - 1 else one
+        other = secrets.token_bytes(len(other)) if client < lacking else other
         site.ask(wire.DELIVER, wire.Call(facts, 1, client), one + other)
     assert batch.close().all()
-    shuffled = batch.release()
-    assert (shuffled.count, shuffled.unusable) == (2 * CLIENTS - 2, 2)
+    return batch
+
+
+def test_unusable_reports_are_those_of_the_worst_batch(served: Lab) -> None:
+    """The second batch lacks two reports, the first one: the round lacks two to the ledger."""
+    shuffled = with_a_worse_batch(served, 2).release()
+    assert (shuffled.count, shuffled.unusable) == (2 * CLIENTS - 3, 2)
+
+
+@pytest.mark.parametrize(("lacking", "honest"), [(CLIENTS - 1, 1), (3, 4)])
+def test_every_batch_needs_enough_usable_reports(served: Lab, lacking: int, honest: int) -> None:
+    """A better first batch does not make up for a second one below `min_reports`, or below the
+    number of honest clients."""
+    batch = with_a_worse_batch(served, lacking, honest)
+    with pytest.raises(UnusableBatchError, match="a batch has only") as refusal:
+        batch.release()
+    assert refusal.value.unusable == lacking
 
 
 @pytest.mark.parametrize(
@@ -562,9 +602,21 @@ def test_what_is_older_than_the_run_or_counted_others_is_refused(
             play(lab, "older", resume="data-unchanged")
 
 
+def test_an_agreement_takes_the_reports_of_everybody() -> None:
+    """Of the widest noise, up to the last grid point, and of the finest grid."""
+    settings = ["budgets.distribution=uniform", "budgets.low=0.05", "budgets.high=6.0"]
+    config = resolve_config(CONFIG, settings)
+    clients = config.data.clients
+    plan = make_plan(config, make_budgets(config.budgets, clients), np.ones(clients, np.int64))
+    assert plan.largest.max() > 3.0 * plan.largest.min() and np.ptp(plan.step) > 0.0
+    found = parties.agreement_of("5a" * 16, config, plan, 4)
+    assert found.step == plan.step.min() and not np.mod(plan.step, found.step).any()
+    assert found.largest * found.step == plan.largest.max()
+
+
 def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
     config = resolve_config(CONFIG)
-    inside = resolve_config(CONFIG, ["privacy.shuffler=in-server"])
+    inside = resolve_config(CONFIG, ["privacy.shuffler=server"])
     with pytest.raises(ConfigError, match="in a simulation one process plays all parties"):
         simulate(config)
     site, analyzer = str(lab.given("site-0")), {parties.SHUFFLER: str(lab.given("analyzer"))}

@@ -1,1 +1,2 @@
-"""Bounds from partial shuffles: swap client 1's report with one other, then compare laws."""
+"""Bounds from partial shuffles: swap client 1's report with one other, then compare
+distributions."""

@@ -1,8 +1,8 @@
-"""The law L* above every L_k = (P - aQ)/R_k in convex order, from privacy profiles alone.
+"""The distribution L* above every L_k = (P - aQ)/R_k in convex order, from privacy profiles alone.
 
-docs/proofs.md, section 12, "Convex order, from profiles". With H_s(P, Q) <= h(s) for the differing
-client's pair and H_s(P, R), H_s(Q, R) <= g(s) against any other client's report, for every theta in
-(0, 1)
+docs/research/proofs, section 12, "Convex order, from profiles". With H_s(P, Q) <= h(s) for the
+differing client's pair and H_s(P, R), H_s(Q, R) <= g(s) against any other client's report, for
+every theta in (0, 1)
 
     E(L - t)_+ = int (P - aQ - tR)_+ <= theta h(a/theta) + (1-theta) g(t/(1-theta)),       t > 0,
     E(t - L)_+ <= theta a h(1/(theta a)) + (1-theta) a g(|t|/((1-theta) a)),               t < 0,
@@ -19,21 +19,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.round_off import UNIT
 
 PARTIAL_SHUFFLE_MAX_EXPONENT = 600.0
 """Exponentials are formed up to here, as e^709 overflows: such a bound is of no use."""
 CONVEX_ORDER_LEAST_END = 1e-12
-"""The ends of a law are at least so far from zero: an empty interval has no nodes."""
+"""The ends of a distribution are at least so far from zero: an empty interval has no nodes."""
 
-Profile = Callable[[FloatArray], FloatArray]
+HockeyStickCurve = Callable[[FloatArray], FloatArray]
 """H_s at every s > 0 (not its logarithm), from above."""
 
 
 @dataclass(frozen=True)
 class ConvexOrderLaw:
-    """L* at `epsilon`. An `AmplificationLaw`.
+    """L* at `epsilon`. An `AmplificationDistribution`.
 
     `one_sided` bounds E(L - t)_+ for t >= 0 and E(t - L)_+ for t < 0: nothing cancels. `upper`
     carries what lies above it; what lies below `lower` is moved up to it.
@@ -55,7 +55,7 @@ class ConvexOrderLaw:
         return np.where(t < 0.0, self.mean - t, 0.0) + self.one_sided(t)
 
 
-def law_of_profile(epsilon: float, profile: Profile, top: float) -> ConvexOrderLaw:
+def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> ConvexOrderLaw:
     """L* where one profile holds for any two reports: h(a + t), a h((1 + |t|)/a) for t < 0.
 
     Ratios end at `top`.

@@ -1,4 +1,4 @@
-"""What partial shuffles say of one client's vector reports (docs/proofs.md, section 13)."""
+"""What partial shuffles say of one client's vector reports (docs/research/proofs, section 13)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.one_round import Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
@@ -16,7 +17,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     NEGLIGIBLE,
-    Setting,
+    RoundGeometry,
     gaussian_delta,
     predicted_delta,
 )
@@ -26,14 +27,14 @@ from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import (
     PARTIAL_SHUFFLE_MAX_SHARE,
     convex_order_delta,
 )
-from fl_shuffle.accounting.laws.amplification import FloatArray
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.round_off import ROUND_UP
 
 MAX_SPREAD = 3.0
 """Others' means up to this far from the client's can hide it: beyond, ratios vary too much."""
 LEAST_MOVE = 1e-6
-"""A client that moves by less, in noise widths, needs nobody: its delta is below this alone."""
+"""A client that moves by less, in noise standard deviations, needs no others: its local delta is
+below this."""
 MIN_OTHERS = 4
 """Fewer others than this are not worth the search."""
 NEARLY = 1.5
@@ -42,7 +43,7 @@ many times the smallest: predictions err."""
 MOST_PREFIXES = 6
 """Number of choices of the nearest others that are compared at each epsilon."""
 MOST_GROUPS = 4
-"""Others of so many radii are told apart; more radii are rounded up to so many."""
+"""Largest number of distinct radii of others; more radii are rounded up to this number."""
 MAX_LAPLACE_SPREAD = 12.0
 """The largest spread for Laplace noise, whose likelihood ratios are bounded."""
 SURE_SHARE = 0.5
@@ -72,7 +73,7 @@ def gaussian_shuffle(
 
 def nearest_settings(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
-) -> tuple[Setting, ...]:
+) -> tuple[RoundGeometry, ...]:
     """Return one setting for each choice of the nearest others; empty if there are too few.
 
     `radii` increase, and a choice is a prefix of them. If there are more than `MOST_PREFIXES`
@@ -90,7 +91,9 @@ def nearest_settings(
     return tuple(_setting(move, radius, radii[:last], counts[:last]) for last in lasts.tolist())
 
 
-def _setting(move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]) -> Setting:
+def _setting(
+    move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+) -> RoundGeometry:
     """Return the setting of all these others, with at most `MOST_GROUPS` distinct radii.
 
     Radii are rounded up: a mean in a ball also lies in a larger ball with the same center.
@@ -101,10 +104,10 @@ def _setting(move: float, radius: float, radii: FloatArray, counts: NDArray[np.i
         starts = np.unique(np.append(0, np.searchsorted(radii, edges, side="right")))
     ends = np.append(starts[1:], radii.size)
     groups = zip(radii[ends - 1].tolist(), np.add.reduceat(counts, starts).tolist(), strict=True)
-    return Setting(move, max(radius, 0.5 * move), tuple(groups))
+    return RoundGeometry(move, max(radius, 0.5 * move), tuple(groups))
 
 
-def least_delta(settings: tuple[Setting, ...], epsilon: float) -> float:
+def least_delta(settings: tuple[RoundGeometry, ...], epsilon: float) -> float:
     """Return the smallest bound found at `epsilon`: every setting gives a valid one.
 
     A prediction costs a twentieth of a bound, so all settings are predicted, and at most two are
@@ -112,12 +115,21 @@ def least_delta(settings: tuple[Setting, ...], epsilon: float) -> float:
     """
     local = float(gaussian_profile(epsilon, settings[0].move)) * ROUND_UP
     if len(settings) == 1 or local < NEGLIGIBLE:
-        return gaussian_delta(settings[0], epsilon)
+        return _delta_of_any_move(settings[0], epsilon)
     first, second = sorted(settings, key=lambda each: predicted_delta(each, epsilon))[:2]
-    found = gaussian_delta(first, epsilon)
+    found = _delta_of_any_move(first, epsilon)
     if predicted_delta(second, epsilon) <= NEARLY * predicted_delta(first, epsilon):
-        found = min(found, gaussian_delta(second, epsilon))
+        found = min(found, _delta_of_any_move(second, epsilon))
     return found
+
+
+def _delta_of_any_move(setting: RoundGeometry, epsilon: float) -> float:
+    """Return the bound, or that for the largest move of the same ball where it is the smaller one.
+
+    Both are bounds. The constants that are found for the larger move may be the better ones.
+    """
+    found, largest = gaussian_delta(setting, epsilon), setting.at_largest_move
+    return found if largest is None else min(found, gaussian_delta(largest, epsilon))
 
 
 def _gains(delta: Callable[[float], float], mu: float, move: float) -> bool:

@@ -1,4 +1,6 @@
-"""delta(epsilon) of Gaussian reports by the Gram order (docs/proofs.md, section 12, Theorem 2).
+"""delta(epsilon) of Gaussian reports by the Gram order.
+
+Source: docs/research/proofs, section 12, Theorem 2.
 
     delta <= (1/m) sum_g n_g max over boxes B of [ S D_B/(N s_g) + kappa_B ] + (A) + (B) + (C),
     D_B = sum_i p_gi D'(B; x_i),   S = e^(theta beta) prod_g s_g^(n_g/N),   any s_g > 0.
@@ -10,13 +12,23 @@ choice gives a bound, and what was chosen is paid for.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import erfcx
 
-from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Grid, Nodes, law
+from fl_shuffle._internal.arrays import FloatArray
+from fl_shuffle.accounting.bounds.partial_shuffle.branch_and_bound import SaysMore, kept_boxes
+from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import (
+    CellEdges,
+    Grid,
+    factors,
+    law,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle.fourier_moduli import Frequencies, LogModuli, bulk
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
     LAMBDA,
     Swap,
@@ -24,20 +36,21 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
     Cover,
+    Gram,
     cover,
     second_moment,
     worst_variance,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.line import Line, Transform, bulk
-from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import worst_box
-from fl_shuffle.accounting.laws.amplification import FloatArray
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.round_off import ROUND_OFF, ROUND_UP
 
 TOLERANCE = 0.006
 """Boxes may say this much more of the variance than the largest value found, relatively ..."""
 MOST_TOLERANCE = 0.1
 """... but not more of delta than this."""
+FLAT_TOLERANCE, STEP = 0.02, 1.1
+"""A tolerance above FLAT_TOLERANCE is limited by the slope of the predicted curve, from epsilon to
+STEP times epsilon: where the curve is flat, a small share of delta is much of epsilon."""
 SMALL_DELTA, SMALL_TOLERANCE = 1e-8, 0.3
 """Where delta is about as small as this it is not asked for more closely than that."""
 PASSES = 3
@@ -51,9 +64,11 @@ GOALS = 1.0, 8.0, 64.0, 512.0
 """With few others a small cost cannot be had: a larger one still gives a bound."""
 DEARER, DEAREST, TRIES = 100.0, 0.2, 3
 """Where that does not settle, few large ratios decide. Costs are then chosen for DEARER times what
-was found, at most DEAREST of the local delta, in so many tries."""
+was found, at most DEAREST of the local delta, in this number of tries."""
+HARDLY_LESS, MOST_STALLED = 0.98, 2
+"""This many tries in a row that leave more than this share of the bound end the tries."""
 FLAT = 0.1
-"""In these tries alpha is so much smaller: beta would cost more than the lift saves."""
+"""Factor by which alpha is smaller in these tries: beta would cost more than the lift saves."""
 LADDER = 1.25
 """Before them delta(epsilon) is taken to be that of the last power of this below epsilon ..."""
 LEAST_RUNG = 0.05
@@ -62,18 +77,19 @@ LEAST_GOAL = 1e-18
 """Costs are chosen for at least this delta."""
 NEGLIGIBLE = 1e-22
 """Smaller local deltas are taken as they are."""
-FINE = Nodes.of(96, 27)
-"""Nodes of the finite laws; any are valid."""
+FINE = CellEdges.of(96, 27)
+"""Edges of the cells of the finite distributions; any are valid."""
 CHUNK = 32
 """Boxes at a time: their atoms then lie in the cache."""
 GRID_NODES = 256
-"""Of the grid that all laws of one epsilon lie on: they raise the variance by a few 1e-4."""
+"""Of the grid that all distributions of one epsilon lie on: they raise the variance by a few
+1e-4."""
 WIDE_NODES = 512
 """Of the grid on which K is chosen."""
 CUTS = np.geomspace(3.0, 1e12, 124)
 """Candidates for K."""
 CUT_WEIGHT = 1.5
-"""What is cut off counts so much against an estimate."""
+"""Weight of what is cut off against an estimate."""
 SMALL_SHARE = 0.25
 """Values up to this share of the cut make moduli fall."""
 RATES = np.geomspace(0.06, 1.35, 22)
@@ -81,17 +97,23 @@ RATES = np.geomspace(0.06, 1.35, 22)
 LINES = np.array([0.5, 0.58, 0.67, 0.77, 0.88, 1.0, 1.15])
 """Candidates for theta in units of the estimate's."""
 NEARLY_LARGEST = 0.75
-"""From this share of the largest move on, the cover of the client unit is tried as well. With wide
-reports it is still the smaller one at 0.88; what it adds grows as 1 / share^2."""
+"""From this share of the largest move on, the client unit is tried as well: its cover, and its
+whole bound. With wide reports they are still the smaller ones at 0.88; what they add grows as
+1 / share^2."""
+SCALES = 4
+"""Number of times that the weighted means' s_g are set for the boxes that turned out to decide."""
+OFF_LINE, GUIDED = 1.2, 3
+"""Where configurations off the line reach OFF_LINE times what those on it reach, beyond the boxes'
+tolerance, they guide the choice of constants too, at most GUIDED times."""
 LOW_END = 1e-7
 """What lies below the grid is raised to its first node: this share of the goal, about."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class RoundGeometry:
     """A client of radius `own`, whose means lie at most `move` apart, among `groups` of others.
 
-    Groups: (radius, number). All in noise widths.
+    Groups: (radius, number). All in noise standard deviations.
     """
 
     move: float
@@ -120,9 +142,18 @@ class Setting:
         It holds every configuration, as |p - q| <= `move` <= 2 C_1. Its boxes follow Lemma 2, which
         needs the ball alone; those of the record unit say more of |p - q| and fit less closely.
         """
-        near = NEARLY_LARGEST * 2.0 * self.own <= self.move < 2.0 * self.own
-        wide = [cover(self.own, other, 2.0 * self.own) for other, _ in self.groups]
-        return [each if near else None for each in wide]
+        largest = self.at_largest_move
+        return [None] * len(self.groups) if largest is None else list(largest.covers)
+
+    @property
+    def at_largest_move(self) -> RoundGeometry | None:
+        """The same client if its means may lie anywhere in its ball; None if that is no help.
+
+        What holds for the larger move holds for this one.
+        """
+        if not NEARLY_LARGEST * 2.0 * self.own <= self.move < 2.0 * self.own:
+            return None
+        return RoundGeometry(2.0 * self.own, self.own, self.groups)
 
     @property
     def predicted_mu(self) -> float:
@@ -131,95 +162,217 @@ class Setting:
         return math.sqrt(sum(each)) / self.count
 
     def worst(self, logs: FloatArray) -> FloatArray:
-        """sum_g (n_g/N) of the larger of each group's two ends; ends are along the first axis."""
-        result: FloatArray = self.shares @ logs.reshape(len(self.groups), 2, -1).max(axis=1)
+        """sum_g (n_g/N) of the largest of each group's guides, which are along the first axis."""
+        each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
+        result: FloatArray = self.shares @ each.max(axis=1)
         return result
 
 
 @lru_cache(maxsize=1 << 14)
-def predicted_delta(setting: Setting, epsilon: float) -> float:
+def predicted_delta(setting: RoundGeometry, epsilon: float) -> float:
     """Return about what `gaussian_delta` gives, in a twentieth of its time: not a bound."""
     ends = Ends.of(setting, math.exp(epsilon))
     return choose_cut(ends, setting)[2] / setting.count
 
 
 @lru_cache(maxsize=1 << 14)
-def gaussian_delta(setting: Setting, epsilon: float) -> float:
+def gaussian_delta(setting: RoundGeometry, epsilon: float) -> float:
     """The bound on delta(`epsilon`), both orders; the local delta where no constants are found.
 
     Kept: batches of one size are one setting, whichever of a run's clients are in them.
     """
-    best = local = float(gaussian_profile(epsilon, setting.move)) * ROUND_UP
+    local = float(gaussian_profile(epsilon, setting.move)) * ROUND_UP
     if local < NEGLIGIBLE:
         return local
-    a = math.exp(epsilon)
-    ends = Ends.of(setting, a)
-    goal = max(choose_cut(ends, setting)[2] / setting.count, LEAST_GOAL)
-    # A normal curve's delta grows with its variance to the power (1 + z^2)/2 at z deviations.
-    z = epsilon / setting.predicted_mu
-    tolerance = min(0.5 * TOLERANCE * (1.0 + z * z), MOST_TOLERANCE)
-    tolerance = tolerance if goal > SMALL_DELTA else SMALL_TOLERANCE
+    search = Search(setting, epsilon, local)
+    if not search.settled():
+        rung = LADDER ** math.floor(math.log(epsilon, LADDER) - 1e-9) if epsilon > 0.0 else 0.0
+        if rung > LEAST_RUNG and not search.near_goal:
+            search.best = min(search.best, gaussian_delta(setting, rung))
+        search.try_dearer()
+    search.look_at_left()
+    return search.best
 
-    def with_costs(*goals: float, flatter: float = 1.0) -> float:
-        """The bound with constants for the first of these goals that has some; infinite if none."""
+
+class Search:
+    """The choice of constants for one setting and epsilon; `best` is the smallest bound so far.
+
+    Constants are judged by their guides first, which is cheap and says less than the bound does.
+    Boxes are looked at where that may lower `best`: so most constants are never paid for.
+    """
+
+    def __init__(self, setting: RoundGeometry, epsilon: float, local: float) -> None:
+        self._setting, self._local, self.best = setting, local, local
+        self._a = math.exp(epsilon)
+        self._ends = Ends.of(setting, self._a)
+        self._guess = self._predicted(self._ends)
+        self._tolerance = self._tolerance_at(epsilon)
+        self._left: list[MainTerm] = []
+        """Constants whose boxes were not looked at yet."""
+        self.near_goal = False
+        """Whether the last pass ended near its goal."""
+
+    def _predicted(self, ends: Ends) -> float:
+        return max(choose_cut(ends, self._setting)[2] / self._setting.count, LEAST_GOAL)
+
+    def _tolerance_at(self, epsilon: float) -> float:
+        """How much more boxes may say than the largest value found, relatively.
+
+        A normal curve's delta grows with its variance to the power (1 + z^2)/2 at z deviations, and
+        falls with the same power of epsilon. Far out, where few ratios decide, it falls less.
+        """
+        z = epsilon / self._setting.predicted_mu
+        power = z * z
+        if 0.5 * TOLERANCE * power > FLAT_TOLERANCE:
+            further = self._predicted(Ends.of(self._setting, self._a**STEP))
+            power = min(power, max(math.log(self._guess / further) / (STEP - 1.0), 0.0))
+        tolerance = min(0.5 * TOLERANCE * (1.0 + power), MOST_TOLERANCE)
+        return tolerance if self._guess > SMALL_DELTA else SMALL_TOLERANCE
+
+    def settled(self) -> bool:
+        """Choose constants for the predicted delta, and again for what was found.
+
+        Return whether that ended near a goal, with about what was predicted.
+        """
+        goal = self._guess
+        for _ in range(PASSES):
+            goals = (goal * factor for factor in GOALS if goal * factor <= 8.0 * self._local)
+            main = self._chosen(*goals)
+            if main is None:
+                break
+            found = main.least
+            if NEAR_GOAL[0] * goal < found < NEAR_GOAL[1] * goal:
+                found = self._looked_at(main)
+                self.near_goal = NEAR_GOAL[0] * goal < found < NEAR_GOAL[1] * goal
+                if self.near_goal:
+                    break
+            else:
+                self._left.append(main)
+            goal = 0.9 * min(self._least, self.best)
+        return self.near_goal and self.best <= AS_GUESSED * self._guess
+
+    def try_dearer(self) -> None:
+        """Choose constants of larger costs, where few large ratios decide."""
+        stalled, tried, ends, excess = 0, 0.0, self._ends, 1.0
+        for _ in range(TRIES):
+            goal = min(DEARER * min(self._least, self.best), DEAREST * self._local)
+            if goal == tried and self._ends is ends:
+                break
+            tried, ends = goal, self._ends
+            main = self._chosen(goal, flatter=FLAT)
+            if main is None:
+                break
+            # Boxes will add about as much to what the guides say as they did before.
+            wanted = HARDLY_LESS * self.best
+            found = main.least * excess
+            if found <= wanted:
+                found = self._looked_at(main)
+                excess = max(found / main.least, 1.0)
+            stalled = stalled + 1 if found > wanted else 0
+            if stalled == MOST_STALLED:
+                break
+
+    def look_at_left(self) -> None:
+        """Look at the boxes of constants that may still lower `best`."""
+        for main in sorted(self._left, key=lambda main: main.least):
+            self._looked_at(main)
+
+    @property
+    def _least(self) -> float:
+        """What the best constants say by their guides, if no box adds to it."""
+        return min((main.least for main in self._left), default=math.inf)
+
+    def _chosen(self, *goals: float, flatter: float = 1.0) -> MainTerm | None:
+        """Constants for the first of these goals that has some."""
         # alpha is the root of this over the weights' spread: it becomes `flatter` times as large.
-        second = ends.second * flatter * flatter
+        second = self._ends.second * flatter * flatter
         for wanted in goals:
-            swap = choose_swap(setting.groups, local, a, second, wanted)
+            swap = choose_swap(self._setting.groups, self._local, self._a, second, wanted)
             if swap is not None:
-                found = MainTerm(setting, a, ends, swap).delta(tolerance)
-                return found * (1.0 + (10.0 + 0.01 * setting.count) * ROUND_OFF)
-        return math.inf
+                return MainTerm(self._setting, self._a, self._ends, swap)
+        return None
 
-    guess, settled = goal, False
-    for _ in range(PASSES):
-        found = with_costs(*(goal * factor for factor in GOALS if goal * factor <= 8.0 * local))
-        best = min(best, found)
-        settled = NEAR_GOAL[0] * goal < found < NEAR_GOAL[1] * goal
-        if settled or not math.isfinite(found):
+    def _looked_at(self, main: MainTerm) -> float:
+        """The bound with these constants, or a number between `best` and that; lowers `best`."""
+        found, self._ends = guided_bound(main, self._tolerance, self.best)
+        found *= 1.0 + (10.0 + 0.01 * self._setting.count) * ROUND_OFF
+        self.best = min(self.best, found)
+        return found
+
+
+def guided_bound(main: MainTerm, tolerance: float, useless: float = math.inf) -> tuple[float, Ends]:
+    """The bound with these constants of the swap, and the guides that led to it.
+
+    The worst others need not be on a line with client 1. Where they are not, K and the line are
+    chosen for them, too: at once if that lowers what these others say. Where the guides alone reach
+    `useless`, what they say is returned instead: no bound, but at least that.
+    """
+    best = math.inf
+    for attempt in range(GUIDED):
+        if main.least >= min(useless, best):
+            return min(best, main.least), main.ends
+        off_line = OFF_LINE * (1.0 + tolerance) * main.least
+        try:
+            found = main.bound(tolerance, off_line if attempt < GUIDED - 1 else math.inf)
+        except OffLine as worse:
+            other = main.beside(worse.worst)
+            if other.least < worse.delta:
+                main = other
+                continue
+            if worse.delta >= min(useless, best):
+                return min(best, worse.delta), main.ends
+            found = main.bound(tolerance, known=worse.value)
+        best = min(best, found.delta)
+        if not found.delta > off_line:
             break
-        goal = 0.9 * best
-    if settled and best <= AS_GUESSED * guess:
-        return best
-    rung = LADDER ** math.floor(math.log(epsilon, LADDER) - 1e-9) if epsilon > 0.0 else 0.0
-    if rung > LEAST_RUNG and not settled:
-        best = min(best, gaussian_delta(setting, rung))
-    stalled = 0
-    for _ in range(TRIES):
-        found = with_costs(min(DEARER * best, DEAREST * local), flatter=FLAT)
-        stalled = stalled + 1 if found > 0.98 * best else 0
-        best = min(best, found)
-        if stalled == 2:
-            break
-    return best
+        main = main.beside(found.worst)
+    return best, main.ends
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The laws of others on one line with client 1, two for each group: all free choices' guide."""
+    """The distributions of others on one line with client 1, two for each group: all free choices'
+    guide.
 
+    Others that are not on the line may follow, as many for each group.
+    """
+
+    grams: tuple[Gram, ...]
+    """Those of each group."""
     values: FloatArray
     masses: FloatArray
     second: float
-    """The largest E L^2."""
+    """The largest E L^2 of those on the line."""
     wide: FloatArray
-    """Nodes of a grid for all of them ..."""
+    """Values of a grid for all of them ..."""
     binned: FloatArray
-    """... and the laws on it."""
+    """... and the distributions on it."""
 
     @classmethod
-    def of(cls, setting: Setting, a: float) -> Ends:
+    def of(cls, setting: RoundGeometry, a: float) -> Ends:
         """At a = e^epsilon."""
-        grams = [area.corner(area.ends, a) for area in setting.covers]
+        grams = tuple(area.corner(area.ends, a) for area in setting.covers)
+        return cls._of(grams, max(float(np.max(second_moment(gram, a))) for gram in grams), a)
+
+    @classmethod
+    def _of(cls, grams: tuple[Gram, ...], second: float, a: float) -> Ends:
         laws = [law(gram, a, FINE) for gram in grams]
-        second = max(float(np.max(second_moment(gram, a))) for gram in grams)
         size = max(x.shape[1] for x, _, _ in laws)
         values = np.concatenate([_padded(x, size) for x, _, _ in laws])
         masses = np.concatenate([_padded(p, size) for _, p, _ in laws])
         scale = math.sqrt(second - (a - 1.0) ** 2)
         low, high = float(values.min()), float(values.max())
         grid = Grid.of(min(low, -scale), scale, max(high, scale), WIDE_NODES)
-        return cls(values, masses, second, grid.nodes, grid.spread(values, masses)[0])
+        binned = grid.spread(values, masses)[0]
+        return cls(grams, values, masses, second, grid.nodes, binned)
+
+    def beside(self, more: Sequence[Gram], a: float) -> Ends:
+        """With one more of each group."""
+        grams = [
+            (np.append(u, v), np.append(w, x), np.append(y, z))
+            for (u, w, y), (v, x, z) in zip(self.grams, more, strict=True)
+        ]
+        return self._of(tuple(grams), self.second, a)
 
     def low_end(self, allowed: float) -> float:
         """A node such that raising what lies below to it adds no more than this."""
@@ -232,7 +385,7 @@ def _padded(x: FloatArray, size: int) -> FloatArray:
 
 
 def choose_cut(
-    ends: Ends, setting: Setting, swap: Swap | None = None
+    ends: Ends, setting: RoundGeometry, swap: Swap | None = None
 ) -> tuple[float, float, float]:
     """(K, theta, about E(sum)_+): the least normal estimate of E(sum min(L, K))_+ plus the cut.
 
@@ -253,7 +406,7 @@ def choose_cut(
     lost = np.cumsum((above[:, :-1] * np.diff(t))[:, ::-1], axis=1)[:, ::-1]
     lost = setting.worst(np.append(lost, np.zeros((len(p), 1)), axis=1))
     places = np.append(np.unique(np.searchsorted(t, CUTS[t[-1] > CUTS])), t.size - 1)
-    # Rare values near the cut widen the tilted law, but do not make its moduli fall.
+    # Rare values near the cut widen the tilted distribution, but do not make its moduli fall.
     small = np.searchsorted(x, SMALL_SHARE * x[places])
     at = np.exp(np.minimum(np.multiply.outer(rates, x[places]), 600.0))
     m0 = sums[0][:, :, places] + at * above[:, None, places]
@@ -275,14 +428,14 @@ class MainTerm:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: RoundGeometry,
         a: float,
         ends: Ends,
         swap: Swap,
         chosen: tuple[float, float] | None = None,
     ) -> None:
         """`chosen`: K and theta, instead of the best ones."""
-        self._setting, self._a, self._swap = setting, a, swap
+        self._setting, self._a, self.ends, self.swap = setting, a, ends, swap
         spread = math.sqrt(ends.second - (a - 1.0) ** 2)
         cut, theta, goal = choose_cut(ends, setting, swap)
         cut, theta = chosen or (cut, theta)
@@ -292,9 +445,20 @@ class MainTerm:
         thetas = LINES * theta if chosen is None else np.array([theta])
         self._transform = self._best_line(masses, thetas)
         self._prepared = self._transform.prepared()
+        guides = [
+            np.column_stack(self._of_grams(gram, p))
+            for gram, p in zip(ends.grams, swap.weights, strict=True)
+        ]
+        self._scales = np.array([rows[:, 0].max() for rows in guides])
+        self.least = self._sum(guides, self._scales)[0] / swap.m + swap.cost
+        """The bound over the guides alone: not a bound, and about the least that one can be."""
+
+    def beside(self, more: Sequence[Gram]) -> MainTerm:
+        """K and the line chosen again, with these guides as well."""
+        return MainTerm(self._setting, self._a, self.ends.beside(more, self._a), self.swap)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> Frequencies:
         """The line that was chosen."""
         return self._transform.line
 
@@ -308,78 +472,164 @@ class MainTerm:
         """K."""
         return float(self._grid.nodes[-1])
 
-    def _best_line(self, masses: FloatArray, thetas: FloatArray) -> Transform:
+    def _best_line(self, masses: FloatArray, thetas: FloatArray) -> LogModuli:
         """The line on which the ends' sums are least."""
-        swap, n = self._swap, self._setting.count
+        swap, n = self.swap, self._setting.count
         phi = swap.lift(self._grid.nodes, LAMBDA)
         mean, second = masses @ phi, masses @ (phi * phi)
         sd = math.sqrt(n * float(np.max(second - mean * mean)))
-        found = []
-        for theta in thetas.tolist():
+
+        def tried(theta: float) -> tuple[float, Frequencies, float, float]:
             grown = masses * np.exp(theta * phi)
             whole = grown.sum(axis=1)
             widest = int(np.argmax((grown @ phi**2) / whole - ((grown @ phi) / whole) ** 2))
             centre, radius, own = bulk(phi, grown[widest])
-            line = Line.of(theta, n, sd, max(own, 1e-3 * sd / math.sqrt(n)))
-            transform = self._transform_on(line, centre, radius)
-            logs = transform.log_d(masses, transform.prepared())[:, 1]
-            found.append((float(self._setting.worst(logs)[0]) + theta * swap.beta, transform))
-        return min(found, key=lambda pair: pair[0])[1]
+            line = Frequencies.of(theta, n, sd, max(own, 1e-3 * sd / math.sqrt(n)))
+            # At lambda alone, which decides.
+            middle = LogModuli(
+                line, [phi[: self._grid.below]], [phi[self._grid.below :]], [(0, 0)], centre, radius
+            )
+            logs = middle.log_d(masses, middle.prepared())[:, 0]
+            return float(self._setting.worst(logs)[0]) + theta * swap.beta, line, centre, radius
 
-    def _transform_on(self, line: Line, centre: float, radius: float) -> Transform:
+        # The sum is about convex in theta: from the largest one down until it grows.
+        best = tried(float(thetas[-1]))
+        for theta in thetas[-2::-1].tolist():
+            found = tried(theta)
+            if found[0] >= best[0]:
+                break
+            best = found
+        return self._transform_on(*best[1:])
+
+    def _transform_on(self, line: Frequencies, centre: float, radius: float) -> LogModuli:
         """phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda."""
-        t, swap = self._grid.nodes, self._swap
+        t, swap = self._grid.nodes, self.swap
         negative, positive = t[: self._grid.below], t[self._grid.below :]
         first = [swap.lift(negative, w) for w in swap.nodes[1:].tolist()]
         last = [swap.lift(positive, w) for w in (LAMBDA, 0.0)]
         pairs = [(0, 1)] + [(i, 0) for i in range(len(first))]
-        return Transform(line, first, last, pairs, centre, radius)
+        return LogModuli(line, first, last, pairs, centre, radius)
 
-    def delta(self, tolerance: float) -> float:
+    def bound(self, tolerance: float, most: float = math.inf, known: float = 0.0) -> Bound:
         """The whole bound: the mean over the others of what the worst of their group adds.
 
-        prod_g D_g^(n_g/N) <= S sum_g (n_g/N) D_g/s_g (weighted means): s_g is the largest D_g on
-        the line through client 1's means, and main and cut are one maximum.
-        """
-        swap, n = self._swap, self._setting.count
-        covers = self._setting.covers
-        groups = list(zip(covers, self._setting.wider_covers, swap.weights, strict=True))
-        scales = [float(self.value(area, p, area.ends)[0].max()) for area, _, p in groups]
-        log_main = float(self._setting.shares @ np.array(scales))
-        log_main += self.theta * swap.beta
-        main = math.exp(min(max(log_main, -600.0), 600.0))
+        prod_g D_g^(n_g/N) <= S sum_g (n_g/N) D_g/s_g (weighted means), so main and cut are one
+        maximum. Any s_g > 0 are valid: first the largest D_g of the guides, then those of the boxes
+        that turned out to decide.
 
-        def added(area: Cover, weights: FloatArray, scale: float) -> float:
+        Raises `OffLine` at the first others of a single group for whom it would be more than
+        `most`. `known`: the value of some others, from there.
+        """
+        scales = self._scales
+        areas, kept = zip(*self._kept(scales, tolerance, most, known), strict=True)
+        sums = [rows[:, 1:3] for rows in kept]
+        best = math.inf
+        for _ in range(SCALES):
+            found, decisive = self._sum(sums, scales)
+            best = min(best, found)
+            scales = np.array([r[i, 0] for r, i in zip(sums, decisive, strict=True)])
+        worst = [
+            area.corner(rows[i : i + 1, 3:], self._a)
+            for area, rows, i in zip(areas, kept, decisive, strict=True)
+        ]
+        return Bound(best / self.swap.m + self.swap.cost, worst)
+
+    def _kept(
+        self, scales: FloatArray, tolerance: float, most: float, known: float
+    ) -> list[tuple[Cover, FloatArray]]:
+        """Return, for each group, the better cover and rows of boxes that together hold the group.
+
+        A row has the value D_B/s_g + N kappa_B/S, log D_B, kappa_B, and the sides of the box.
+        """
+        n, main = self._setting.count, math.exp(min(max(self._log_main(scales), -600.0), 600.0))
+        # One group: the bound is this value times S, over m.
+        one = len(scales) == 1 and self._setting.wider_covers[0] is None
+        limit = (most - self.swap.cost) * self.swap.m / main if one else math.inf
+
+        def kept(area: Cover, weights: FloatArray, scale: float) -> tuple[Cover, FloatArray]:
             def value(boxes: FloatArray) -> FloatArray:
                 log, kappa = self.value(area, weights, boxes)
                 with np.errstate(over="ignore", invalid="ignore"):
-                    result: FloatArray = np.exp(log - scale) + n * kappa / main
-                return result
+                    v = np.exp(log - scale) + n * kappa / main
+                return np.column_stack([v, log, kappa, boxes])
 
-            return worst_box(area, value, tolerance)
+            try:
+                return area, kept_boxes(area, value, tolerance, known=known, most=limit)
+            except SaysMore as found:
+                v, sides = float(found.row[0]), found.row[None, 3:]
+                raise OffLine(
+                    v * main / self.swap.m + self.swap.cost, v, [area.corner(sides, self._a)]
+                ) from None
 
-        # Both covers hold every configuration: the smaller maximum bounds the group.
-        each = [
-            min(added(area, p, s) for area in (narrow, wide) if area is not None)
-            for (narrow, wide, p), s in zip(groups, scales, strict=True)
+        covers = zip(self._setting.covers, self._setting.wider_covers, strict=True)
+        return [
+            # Both covers hold every configuration: the smaller maximum bounds the group.
+            min(
+                (kept(area, p, scale) for area in both if area is not None),
+                key=lambda found: float(found[1][:, 0].max()),
+            )
+            for both, p, scale in zip(covers, self.swap.weights, scales.tolist(), strict=True)
         ]
-        return main * float(self._setting.shares @ np.array(each)) / swap.m + swap.cost
+
+    def _log_main(self, scales: FloatArray) -> float:
+        """log of e^(theta beta) prod_g s_g^(n_g/N)."""
+        log_main = float(self._setting.shares @ scales)
+        log_main += self.theta * self.swap.beta
+        return log_main
+
+    def _sum(self, groups: list[FloatArray], scales: FloatArray) -> tuple[float, list[int]]:
+        """Return main plus cut with these log s_g, and the row of each group that decides.
+
+        Each group has rows of log D_B and kappa_B.
+        """
+        log_main, each, decisive = self._log_main(scales), [], []
+        for (log, kappa), scale in zip([rows.T for rows in groups], scales.tolist(), strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):
+                v = np.exp(np.maximum(log_main + log - scale, -600.0)) + self._setting.count * kappa
+            v = np.nan_to_num(v, nan=math.inf, posinf=math.inf)
+            decisive.append(int(np.argmax(v)))
+            each.append(float(v.max()))
+        return float(self._setting.shares @ np.array(each)), decisive
 
     def value(
         self, area: Cover, weights: FloatArray, boxes: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
-        logs, cuts = [], []
-        for part in np.array_split(boxes, 1 + len(boxes) // CHUNK):
-            gram = area.corner(part, self._a)
-            x, p, missing = law(gram, self._a, FINE)
-            masses, over = self._grid.spread(x, p)
-            logs.append(self._transform.log_d(masses, self._prepared))
-            cuts.append(self._swap.slope * (over + missing))
-        log = np.concatenate(logs)
+        parts = np.array_split(boxes, 1 + len(boxes) // CHUNK)
+        found = [self._of_grams(area.corner(part, self._a), weights) for part in parts]
+        logs, cuts = zip(*found, strict=True)
+        return np.concatenate(logs), np.concatenate(cuts)
+
+    def _of_grams(self, gram: Gram, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The same of Gram matrices."""
+        laws = factors(gram, self._a, FINE)
+        masses, over = self._grid.spread_products(laws)
+        log = self._transform.log_d(masses, self._prepared)
         with np.errstate(over="ignore"):
             raised = nondecreasing(np.exp(log - log[:, 1:2]))
-        return log[:, 1] + np.log(raised @ weights), np.concatenate(cuts) * ROUND_UP
+        kappa = self.swap.slope * (over + laws.missing) * ROUND_UP
+        return log[:, 1] + np.log(raised @ weights), kappa
+
+
+class Bound(NamedTuple):
+    """What `MainTerm.bound` finds."""
+
+    delta: float
+    worst: list[Gram]
+    """Gram matrix of the box that decides, for each group."""
+
+
+class OffLine(Exception):
+    """Some others say much more than the guides."""
+
+    def __init__(self, delta: float, value: float, worst: list[Gram]) -> None:
+        super().__init__(f"others off the line say {delta:g}")
+        self.delta = delta
+        """The bound is at least this: with these others alone, it would be this."""
+        self.value = value
+        """As in a row of `MainTerm._kept`."""
+        self.worst = worst
+        """Their Gram matrix, for the one group."""
 
 
 def nondecreasing(d: FloatArray) -> FloatArray:

@@ -1,4 +1,6 @@
-"""The swap's end for Gaussian reports (docs/proofs.md, section 12, Theorem 2): constants and costs.
+"""The swap's end for Gaussian reports: constants and costs.
+
+Source: docs/research/proofs, section 12, Theorem 2.
 
 Weights w = min(Z, zeta), Z = omega/R_k; any zeta > lambda > 0, m >= zeta, alpha > 0, beta >= 0:
 
@@ -18,13 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import factor_law
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum
-from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, ROUND_UP, UNIT
 
 LAMBDA = 1.0
@@ -32,7 +35,8 @@ LAMBDA = 1.0
 COST_SHARE = 0.0015
 """Of the goal, for each of (A), (B), (C)."""
 LEAST_RADIUS = 1e-6
-"""Others nearer to the centre, in noise widths, count as so far away: larger is safe."""
+"""Others nearer to the center than this, in noise standard deviations, count as this far: larger
+is safe."""
 LEAST_SHARE = 0.2
 """m is at least this share of N, or the swap is not worth it."""
 TAUS_ABOVE = np.geomspace(0.02, 80.0, 40)
@@ -40,7 +44,7 @@ TAUS_ABOVE = np.geomspace(0.02, 80.0, 40)
 LOG_CAPS = np.linspace(0.01, 9.0, 400)
 """log zeta."""
 Y = np.linspace(-12.0, 8.5, 500)
-"""Nodes of the weights' law."""
+"""Nodes of the weights' distribution."""
 
 Groups = Sequence[tuple[float, int]]
 """(radius, number of others)."""
@@ -86,6 +90,7 @@ def excess(t: FloatArray, c: float) -> FloatArray:
     return result * ROUND_UP
 
 
+@lru_cache(maxsize=1 << 10)
 def _weights_law(c: float) -> tuple[FloatArray, FloatArray]:
     """Atoms and masses above min(Z, last atom) in the convex order."""
     t, p = factor_law(np.array([c]), Y)

@@ -1,13 +1,14 @@
-"""Which others are worst: the Gram order (docs/proofs.md, section 12, Lemmas 1 to 3).
+"""Which others are worst: the Gram order (docs/research/proofs, section 12, Lemmas 1 to 3).
 
-Reports are N(mean, I), lengths in noise widths. With u = p - r, v = q - r the law of
-L = (P - aQ)/R under R is a function of the Gram matrix G = (U, W, X) = (|u|^2, |v|^2, <u, v>).
+Reports are N(mean, I), lengths in noise standard deviations. With u = p - r, v = q - r the
+distribution of L = (P - aQ)/R under R is a function of the Gram matrix G = (U, W, X) = (|u|^2,
+|v|^2, <u, v>).
 
-Lemma 1. dU, dW >= 0 and dX <= sqrt(dU dW): the law of L at G + dG is above that at G in the convex
-order. Lemma 2. Client unit, |p|, |q| <= C_1, |r| <= C_2: every law of L is below one of `frontier`.
-Lemma 3. `corner` is above all G with U <= U_2, W <= W_2, |(U_2 - U) - (W_2 - W)| <= spread and
-|p - q| <= D.
-So the supremum over everybody's data is at most a maximum over the corners of boxes that cover it.
+Lemma 1. dU, dW >= 0 and dX <= sqrt(dU dW): the distribution of L at G + dG is above that at G in
+the convex order. Lemma 2. Client unit, |p|, |q| <= C_1, |r| <= C_2: every distribution of L is
+below one of `frontier`. Lemma 3. `corner` is above all G with U <= U_2, W <= W_2, |(U_2 - U) - (W_2
+- W)| <= spread and |p - q| <= D. So the supremum over everybody's data is at most a maximum over
+the corners of boxes that cover it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, UNIT
 
 Gram = tuple[FloatArray, FloatArray, FloatArray]

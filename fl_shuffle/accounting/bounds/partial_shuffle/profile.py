@@ -1,8 +1,10 @@
-"""Local privacy profiles, all that a bound for any randomizer needs (docs/proofs.md, section 12).
+"""Local privacy profiles, all that a bound for any randomizer needs.
 
-A profile is s -> h(s), an upper bound on H_s = int (R - sR')_+ for any two report laws R, R' of the
-randomizer, both orders. It is convex and nonincreasing with h(0) = 1 and h(s) = 1 - s + s h(1/s).
-Known points are joined by chords of their lower convex envelope (true curves are convex).
+Source: docs/research/proofs, section 12.
+
+A profile is s -> h(s), an upper bound on H_s = int (R - sR')_+ for any two report distributions R,
+R' of the randomizer, both orders. It is convex and nonincreasing with h(0) = 1 and h(s) = 1 - s + s
+h(1/s). Known points are joined by chords of their lower convex envelope (true curves are convex).
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
 )
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.engine.tilted_moments import TINY
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.numerics.tilted_moments import TINY
 from fl_shuffle.accounting.round_off import ROUND_UP
 from fl_shuffle.errors import InvalidValueError, require_real
 
@@ -92,7 +94,7 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
     at = sorted(best)
     pair = DominatingPair.from_curve(at, [best[e] for e in at])
     ratios = np.exp(pair.losses)
-    masses = pair.masses / ratios  # of the other law
+    masses = pair.masses / ratios  # of the other distribution
     name = ", ".join(f"({e:g}, {d:g})" for e, d in sorted(pairs)[:3])
 
     def value(s: FloatArray) -> FloatArray:

@@ -1,11 +1,11 @@
-"""The bound for any randomizer of a known local profile (docs/proofs.md, sections 11 and 13).
+"""The bound for any randomizer of a known local profile (docs/research/proofs, sections 11 and 13).
 
     delta <= (N/m) E[X_1 1{X_1 + ... + X_N > 0}] + costs,   X = (1 - eta) L* + (eta^+ + eta) (L*)^+,
 
-L* the law of `convex_order_law`, eta^+ = eta = zeta/m (see `weights`), with omega any member of the
-family and w = min(Z, zeta). The costs are H E(1 - S/m)_+, (N/m)(H + a - 1) h(zeta), and
-(N/m)(1 + eta^+) S(K) for what L* is cut at: it includes h(infinity), once and not n times.
-E(S - m)_- is bounded with w in the law whose E(t - w)_+ is t h(1/t) up to zeta.
+L* the distribution of `convex_order_law`, eta^+ = eta = zeta/m (see `weights`), with omega any
+member of the family and w = min(Z, zeta). The costs are H E(1 - S/m)_+, (N/m)(H + a - 1) h(zeta),
+and (N/m)(1 + eta^+) S(K) for what L* is cut at: it includes h(infinity), once and not n times. E(S
+- m)_- is bounded with w in the distribution whose E(t - w)_+ is t h(1/t) up to zeta.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
@@ -21,25 +22,29 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum, spread_atoms
-from fl_shuffle.accounting.engine.convex_rounding import atoms_on, round_up_convex
-from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, tilt_at_saddle_point
-from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
+from fl_shuffle.accounting.distributions.amplification import (
+    AmplificationDistribution,
+    AtomicDistribution,
+)
+from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.numerics.convex_rounding import atoms_on, round_up_convex
+from fl_shuffle.accounting.numerics.stop_loss import amplified_delta
+from fl_shuffle.accounting.numerics.tilted_moments import TiltedMoments, tilt_at_saddle_point
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
 from fl_shuffle.errors import require_integer
 
 NODES_APART = 1e-12
-"""Nodes of a law nearer to one another than this share of its range are one."""
+"""Nodes of a distribution nearer to one another than this share of its range are one."""
 CONVEX_ORDER_COST_SHARE = 0.005
 """Share of the predicted result that undoing the swap may cost."""
 CONVEX_ORDER_ERROR = 2e-3
 """Asked of the engine for the main term."""
 CONVEX_ORDER_ROUNDING = 6e-4
-"""Asked of the rounding of a smooth law to atoms, a third of that."""
+"""Asked of the rounding of a smooth distribution to atoms, a third of that."""
 CONVEX_ORDER_BENDS = 300
-"""Nodes of the weight's law; a piecewise linear profile with fewer bends is taken as it is."""
+"""Nodes of the weight's distribution; a piecewise linear profile with fewer bends is taken as it
+is."""
 CONVEX_ORDER_CAPS = 60
 """Candidates for the cap of a weight."""
 CONVEX_ORDER_MIN_OTHERS = 5
@@ -61,13 +66,14 @@ def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
 
 
 def convex_order_delta(
-    law: AmplificationLaw,
+    law: AmplificationDistribution,
     kinks: FloatArray | None,
     local: float,
     hiding: LocalProfile,
     count: int,
 ) -> float:
-    """The bound for a law L* that dominates every L_k in convex order; infinite if none is found.
+    """The bound for a distribution L* that dominates every L_k in convex order; infinite if none is
+    found.
 
     `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
     the ratios at which the profile behind `law` bends, if it is piecewise linear.
@@ -94,7 +100,9 @@ def convex_order_delta(
     return total * ROUND_UP
 
 
-def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
+def _atoms(
+    law: AmplificationDistribution, kinks: FloatArray | None, count: int
+) -> tuple[AtomicDistribution, float]:
     """Atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
         atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], CONVEX_ORDER_ROUNDING)
@@ -107,7 +115,7 @@ def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple
     return atoms_on(law, nodes[np.append(apart, True)])
 
 
-def _predicted(atoms: AtomicLaw, count: int) -> float:
+def _predicted(atoms: AtomicDistribution, count: int) -> float:
     """A saddle-point estimate of the main term, to share out the costs."""
     theta = tilt_at_saddle_point(atoms, [(1.0, count - 1)])
     moment = TiltedMoments.of(atoms, theta)
@@ -128,24 +136,24 @@ def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
 
 
 def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
-    """Where to bend the law of w between 0 and zeta."""
+    """Where to bend the distribution of w between 0 and zeta."""
     most = CONVEX_ORDER_BENDS
     if hiding.kinks is not None and hiding.kinks.size < most:
         return hiding.kinks[hiding.kinks < zeta * ROUND_DOWN]
     return np.geomspace(1.0 / hiding.top, zeta, most)[:-1]
 
 
-def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
-    """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+def lifted(atoms: AtomicDistribution, gain: float, loss: float) -> AtomicDistribution:
+    """The distribution of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
-    return AtomicLaw(values + 16.0 * UNIT * np.abs(values), atoms.probabilities)
+    return AtomicDistribution(values + 16.0 * UNIT * np.abs(values), atoms.probabilities)
 
 
 class ProfileCurve(OneRoundCurve):
     """The privacy curve of one client among `clients` whose reports share a local profile; proven.
 
-    Any randomizers, of any dimension, may be mixed, as long as *any two* report laws that occur are
-    within `profile` of each other, both orders.
+    Any randomizers, of any dimension, may be mixed, as long as *any two* report distributions that
+    occur are within `profile` of each other, both orders.
     """
 
     def __init__(self, profile: LocalProfile, clients: int) -> None:

@@ -1,9 +1,8 @@
-"""Weights of the random swap: their law where only a local profile is known, and m.
+"""Weights of the random swap: their distribution where only a local profile is known, and m.
 
-docs/proofs.md, section 11, (A): w = min(Z, zeta) in the law whose E(t - w)_+ is known from the
-profile, and the largest m that a sum of N weights falls below with little expectation. Small
-weights decide, and sums of positive terms keep their relative accuracy.
-"""
+docs/research/proofs, section 11, (A): w = min(Z, zeta) in the distribution whose E(t - w)_+ is
+known from the profile, and the largest m that a sum of N weights falls below with little
+expectation. Small weights decide, and sums of positive terms keep their relative accuracy."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
 )
-from fl_shuffle.accounting.engine.tilted_moments import TINY
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.numerics.tilted_moments import TINY
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_OFF, ROUND_UP, UNIT
 
 SWAP_MAX_RATE = 60.0
@@ -24,7 +23,7 @@ SWAP_MAX_RATE = 60.0
 SWAP_LEAST_LEVEL = 1.1
 """x - log x has its minimum 1: below this level no rate keeps the goal."""
 SWAP_FIXED_POINT_STEPS = 40
-"""Any x is valid: x = level + log x comes near the best one in so many steps."""
+"""Any x is valid: x = level + log x comes near the best one in this number of steps."""
 FACTORS = np.geomspace(0.15, 4.0, 30)
 """Rates tried in the exponential inequality, around the normal approximation's."""
 

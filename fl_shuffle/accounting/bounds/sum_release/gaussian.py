@@ -1,13 +1,13 @@
 """Gaussian reports of which only the sum leaves: everybody's noise hides everybody.
 
-Towards whoever sees sums of reports, client i's round is mu-GDP (Dong, Roth, Su 2022) with
+Against an attacker who sees sums of reports, client i's round is mu-GDP (Dong, Roth, Su 2022) with
 
     mu_i = shift_i / sqrt(sum over the honest j that arrived of scale_j^2),
 
 `shift_i` being how far replacing one unit moves its mean (l2) and scales those of the terms of the
 sum, weights included. Reports are rounded to public grids before they are added: a report of scale
-s on a grid of step g then counts s^2 - (2 c g)^2 instead of s^2, c = `sum_smoothing`, and delta
-grows by less than `sum_lattice_loss` (docs/proofs.md, section 14). Relation: replace-one.
+s on a grid of step g then counts s^2 - (2 c g)^2 instead of s^2, c = `GRID_SMOOTHING`, and delta
+grows by less than `SUM_LATTICE_LOSS` (docs/research/proofs, section 14). Relation: replace-one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_SMOOTHING
-from fl_shuffle.accounting.laws.gaussian_mechanism import (
+from fl_shuffle._internal.arrays import Counts, Vector
+from fl_shuffle.accounting.distributions.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_epsilons,
     gaussian_profile,
 )
+from fl_shuffle.accounting.report_grid import GRID_SMOOTHING
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP, UNIT
 
 SUM_LATTICE_LOSS = 1e-90
 """Added to delta for all reports, coordinates and rounds together: up to 10^46 of them."""
 SUM_DELTA_SHARE = ROUND_DOWN
-"""Share of delta that is asked of the closed formula: the rest covers `sum_lattice_loss` and the
+"""Share of delta that is asked of the closed formula: the rest covers `SUM_LATTICE_LOSS` and the
 formula's round-off, for every delta from 10^-78 on."""
-
-Vector = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 
 def sum_mu(
@@ -56,7 +54,7 @@ def hiding_variance(
     """Variance per coordinate of the noise that provably hides a client of each class [classes].
 
     A report counts beside another only if the noise of the one on the finer grid bridges the steps
-    of the coarser grid (`_bridges`); otherwise the finer one shows through the sum.
+    of the coarser grid (`_companies`); otherwise the finer one shows through the sum.
     """
     variance, effective, bridged = _counted(scale, grid)
     usable = (effective >= 0.0) & (present > 0)
@@ -94,7 +92,7 @@ def drawn_variance(
 def _counted(scale: Vector, grid: Vector) -> tuple[Vector, Vector, Vector]:
     """Variance of each class's noise, what of it counts, and what bridges its grid."""
     variance = scale * scale
-    bridged = 2.0 * (SUM_SMOOTHING * grid) ** 2
+    bridged = 2.0 * (GRID_SMOOTHING * grid) ** 2
     return variance, variance - 2.0 * bridged, bridged
 
 

@@ -1,4 +1,7 @@
-"""Whose noise counts in a sum, and what that takes for granted (docs/proofs.md, section 14)."""
+"""Whose noise counts in a sum, and what that assumes.
+
+Source: docs/research/proofs, section 14.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ AssumedHonest = int | float | None
 def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
     """How many of the reports that arrived are assumed to be honest, at least one: one's own.
 
-    None: all; a whole number: so many; a share in (0, 1): that share of them, rounded down. Raises
+    None: all; a whole number: that number; a share in (0, 1): that share, rounded down. Raises
     `InvalidValueError` for anything else.
     """
     if assumed is None:
@@ -33,7 +36,7 @@ def require_honest(assumed: AssumedHonest, reports: int) -> None:
 
 
 def sum_assumption(min_reports: int, assumed_honest: AssumedHonest = None) -> str:
-    """What the guarantee for sums takes for granted, in words."""
+    """State what the guarantee for sums assumes, in words."""
     words = (
         f"only sums of at least {min_reports} reports leave, one a round; nobody sees single "
         "reports"

@@ -5,9 +5,9 @@ the adversary a round is Gaussian with parameter at most
 
     mu_i = (shift_i + bad_i g_i) / sqrt(w)
 
-(`shift_i` in l1), except with probability `sum_rare`: w bounds the variance of every coordinate
+(`shift_i` in l1), except with probability `SUM_RARE`: w bounds the variance of every coordinate
 (Chernoff), and on at most bad_i coordinates the client's own E is so small that its rounded report
-moves by one more step of its grid (docs/proofs.md, section 15). Relation: replace-one.
+moves by one more step of its grid (docs/research/proofs, section 15). Relation: replace-one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl_shuffle._internal.arrays import Counts, Vector
+from fl_shuffle.accounting.report_grid import GRID_SMOOTHING
 from fl_shuffle.accounting.round_off import ROUND_DOWN, ROUND_UP
 
-SUM_SMOOTHING = 4.0
-"""So many grid steps of smooth noise between a sum and its grid: what can still be told of the grid
-is below e^(-2 pi^2 4^2), 10^-137 a report and coordinate. May be raised, never lowered."""
 SUM_RARE = 1e-12
 """Added to delta for every sum of Laplace reports: the rare cases that are given up. Smaller would
 count less noise, larger would be felt at small deltas."""
-
-Vector = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 
 def laplace_sum_mu(
@@ -39,7 +34,7 @@ def laplace_sum_mu(
     dimension: int,
     honest: int | None = None,
 ) -> Vector:
-    """The Gaussian parameter of one sum, per class [classes], but for probability `sum_rare`.
+    """The Gaussian parameter of one sum, per class [classes], but for probability `SUM_RARE`.
 
     As `sum_mu`, for Laplace scales and l1 shifts of vectors of `dimension` coordinates. Infinite
     where the client's own guarantee is all that counts.
@@ -65,7 +60,7 @@ def laplace_sum_mu(
 
 def _small(scale: Vector, coarsest: float) -> Vector:
     """How likely it is that the noise of one coordinate does not bridge the grid."""
-    result: Vector = -np.expm1(-2.0 * (SUM_SMOOTHING * coarsest / scale) ** 2)
+    result: Vector = -np.expm1(-2.0 * (GRID_SMOOTHING * coarsest / scale) ** 2)
     return result
 
 
@@ -95,7 +90,7 @@ def _sure_variance(
     values = 2.0 * scale[counted][order] ** 2
     upto = np.cumsum(present[counted][order])
     counts = np.diff(np.minimum(upto, number), prepend=0).astype(np.float64)
-    paid = 4.0 * (SUM_SMOOTHING * coarsest) ** 2 * number
+    paid = 4.0 * (GRID_SMOOTHING * coarsest) ** 2 * number
     best = 0.0
     for rate in np.geomspace(0.1, 1e6, 61) / float(values @ counts):
         best = max(best, (rare + float(np.log1p(rate * values) @ counts)) / float(rate))
@@ -103,7 +98,7 @@ def _sure_variance(
 
 
 def _bad_coordinates(small: float, dimension: int) -> int:
-    """No more coordinates than this have a small own E, but for a quarter of `sum_rare`."""
+    """No more coordinates than this have a small own E, but for a quarter of `SUM_RARE`."""
     rare, mean = math.log(0.25 * SUM_RARE), small * dimension
     if mean > 5.0:
         # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.

@@ -1,4 +1,7 @@
-"""One client's curve over all sums its reports were in (docs/proofs.md, sections 14 and 15)."""
+"""One client's curve over all sums its reports were in.
+
+Source: docs/research/proofs, sections 14 and 15.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,19 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
+from fl_shuffle._internal.arrays import Vector
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplace_epsilon
 from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_profile
-from fl_shuffle.accounting.engine.dominating_pairs import trade_off
+from fl_shuffle.accounting.numerics.dominating_pairs import trade_off
 from fl_shuffle.errors import InvalidValueError
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class SumCurve:
-    """One client's privacy curve towards whoever sees sums: Gaussian, with parameter `mu`.
+    """One client's privacy curve against an attacker who sees sums: Gaussian with parameter `mu`.
 
     For Laplace noise but for probability `rare`. Where `mu` is infinite the curve is the local one
     of `rounds` Laplace reports of budget `pure` each.

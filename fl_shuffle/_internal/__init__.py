@@ -1,0 +1,1 @@
+"""Tools without a subject: files, caches, threads, plug-ins, interrupts, start of the program."""

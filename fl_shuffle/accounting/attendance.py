@@ -1,0 +1,20 @@
+"""How many reports a round has at least, and a client sends at most, where attendance is random."""
+
+from __future__ import annotations
+
+from scipy.stats import binom
+
+SURPRISE = 0.01
+"""How probable it may be that a drawn run costs more than what is planned."""
+
+
+def rounds_taken(rounds: int, participation: float, clients: int) -> int:
+    """Return a number of rounds that no client exceeds, except with probability SURPRISE / 2."""
+    if participation == 1.0:
+        return rounds
+    return max(1, int(binom.isf(0.5 * SURPRISE / clients, rounds, participation)))
+
+
+def surely(count: int, participation: float, rare: float) -> int:
+    """Return how many of the clients take part at least, except with probability `rare`."""
+    return max(0, int(binom.ppf(rare, count, participation)))

@@ -1,0 +1,98 @@
+"""A pair of inputs against a blanket, over finitely many kinds of report.
+
+Reports that all of P, Q and the blanket treat alike are one outcome, so a randomizer on a huge
+domain often has three to five.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_shuffle._internal.arrays import FloatArray
+from fl_shuffle.accounting.distributions.amplification import AtomicDistribution, Case
+from fl_shuffle.errors import InvalidValueError
+
+
+@dataclass(frozen=True)
+class OutcomePair:
+    """Distributions P and Q of the differing report, blanket distribution omega, and the blanket
+    mass gamma.
+
+    `p`, `q` and `omega` are probability vectors over the outcomes; `loss` is log(p/q), kept apart
+    because it is usually known exactly while p - e^eps q cancels. Where omega is zero, the outcome
+    is never hidden by anybody: its divergence is added as it stands.
+    """
+
+    p: FloatArray
+    q: FloatArray
+    omega: FloatArray
+    loss: FloatArray
+    blanket_mass: float
+
+    @classmethod
+    def of(
+        cls,
+        p: ArrayLike,
+        q: ArrayLike,
+        minimum: ArrayLike,
+        loss: ArrayLike | None = None,
+        *,
+        blanket_mass: float | None = None,
+    ) -> OutcomePair:
+        """The pair with unnormalized blanket `minimum` (at most every input's distribution,
+        pointwise).
+
+        The blanket mass is the total of `minimum` unless given. Outcomes that nobody produces are
+        dropped. Raises `InvalidValueError` if p or q does not sum to one within 1e-9.
+        """
+        p_, q_, low = (np.asarray(x, dtype=np.float64).ravel() for x in (p, q, minimum))
+        for name, masses in (("p", p_), ("q", q_)):
+            total = math.fsum(masses.tolist())
+            if not (abs(total - 1.0) <= 1e-9 and np.all(masses >= 0.0)):
+                raise InvalidValueError(name, total, "must be nonnegative and sum to one")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            known = np.log(p_) - np.log(q_) if loss is None else np.asarray(loss, dtype=np.float64)
+        used = (p_ > 0.0) | (q_ > 0.0) | (low > 0.0)
+        mass = math.fsum(low.tolist())
+        omega = low / mass if mass > 0.0 else low
+        both_zero = (p_ == 0.0) & (q_ == 0.0)
+        known = np.where(both_zero, 0.0, known)
+        gamma = min(mass, 1.0) if blanket_mass is None else blanket_mass
+        return cls(p_[used], q_[used], omega[used], known[used], gamma)
+
+    def law(self, epsilon: float) -> AtomicDistribution | None:
+        """The distribution of L = (P - e^eps Q)/omega under omega, free of cancellation.
+
+        None if the blanket is empty: nothing is hidden then.
+        """
+        hidden = self.omega > 0.0
+        if not np.any(hidden):
+            return None
+        p, q, omega, loss = (x[hidden] for x in (self.p, self.q, self.omega, self.loss))
+        finite = np.isfinite(loss)
+        gain = np.expm1(np.where(finite, loss, 0.0) - epsilon)
+        values = np.where(finite, math.exp(epsilon) * (q / omega) * gain, p / omega)
+        values = np.where(np.isneginf(loss), -math.exp(epsilon) * q / omega, values)
+        return AtomicDistribution.of(values, omega)
+
+    def exposed(self, epsilon: float) -> float:
+        """Divergence of the outcomes outside the blanket: sum over omega = 0 of (P - e^eps Q)_+."""
+        bare = self.omega == 0.0
+        return float(np.sum(np.maximum(self.p[bare] - math.exp(epsilon) * self.q[bare], 0.0)))
+
+    def case(self) -> Case:
+        """This pair as the engine's front end takes it."""
+        return Case(self.blanket_mass, self.law, self.exposed)
+
+    def reversed(self) -> OutcomePair:
+        """The other direction: Q against P."""
+        return OutcomePair(self.q, self.p, self.omega, -self.loss, self.blanket_mass)
+
+    def canonical(self) -> tuple[tuple[str, ...], ...]:
+        """A key that is equal for pairs that differ only in the names of their outcomes."""
+        columns = zip(self.loss, self.omega, self.q, self.p, strict=True)
+        return tuple(sorted(tuple(f"{x:.11e}" for x in column) for column in columns))

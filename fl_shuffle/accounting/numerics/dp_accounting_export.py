@@ -1,0 +1,87 @@
+"""Our distributions of privacy losses as those of Google's dp-accounting, where that is
+installed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.numerics.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
+from fl_shuffle.accounting.round_off import ROUND_UP
+from fl_shuffle.errors import ConfigError, require_real
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+DeltaProfile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Epsilons, increasing from 0 -> upper bounds on delta."""
+EXPORT_SMALLEST_DELTA = 1e-16
+"""A composed curve is followed down to here: the rest counts as certain loss."""
+EXPORT_NODES = 1000
+"""Points at which a composed curve is handed over: chords between them cost less than 1e-4."""
+
+
+def to_dp_accounting(
+    law: DominatingPair | DeltaProfile, *, discretization: float = 1e-4
+) -> PrivacyLossDistribution:
+    """A `PrivacyLossDistribution` that dominates `law`, to compose with other mechanisms there.
+
+    `law` is one round (`DominatingPair`), or the curve of many: upper bounds on delta, in both
+    directions, at epsilons that it is called with. It is for replacing one unit; in
+    dp-accounting's words the neighboring relation is REPLACE_ONE, and everything it is composed
+    with must be about the same replacement. The result is one distribution for both directions.
+    Privacy losses, in nats, are multiples of `discretization`, which must be that of the other
+    distributions.
+
+    It stays an upper bound: an atom is split between its two neighbors on the grid so that
+    likelihood ratios keep their mean, a composed curve is joined by chords, and what lies beyond
+    their end counts as certain loss. dp-accounting's own arithmetic has round-off that it does not
+    bound (about 1e-15 in delta for every composition).
+
+    Raises `InvalidValueError` for a discretization that is not in [1e-6, 1], and `ConfigError`
+    where dp-accounting is not installed.
+    """
+    step = require_real("discretization", discretization, minimum=1e-6, maximum=1.0)
+    require_dp_accounting()
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    pair = law if isinstance(law, DominatingPair) else _pair_of(law, step)
+    index, masses = pair.on_lattice(step)
+    places, where = np.unique(index, return_inverse=True)
+    summed = np.bincount(where, masses, minlength=places.size) * ROUND_UP
+    kept = summed > 0.0
+    certain = min(1.0, pair.infinite * ROUND_UP)
+    probabilities = dict(zip(places[kept].tolist(), summed[kept].tolist(), strict=True))
+    return privacy_loss_distribution.PrivacyLossDistribution(
+        pld_pmf.create_pmf(probabilities, step, certain, pessimistic_estimate=True)
+    )
+
+
+def require_dp_accounting() -> None:
+    """Raise `ConfigError` unless dp-accounting can be imported."""
+    if find_spec("dp_accounting") is None:
+        raise ConfigError(
+            "to_dp_accounting needs dp-accounting, which is not installed; "
+            "pip install dp-accounting"
+        )
+
+
+def _pair_of(profile: DeltaProfile, step: float) -> DominatingPair:
+    """The curve at multiples of `step`, as one pair."""
+    last = math.floor(min(_end_of(profile) + step, LATTICE_MAX_LOSS) / step)
+    places = np.unique(np.round(np.linspace(0.0, last, min(last, EXPORT_NODES) + 1)))
+    return DominatingPair.from_curve(places * step, profile(places * step), grid=step)
+
+
+def _end_of(profile: DeltaProfile) -> float:
+    """Where hardly anything is left of the curve but what never goes."""
+    rest = float(profile(np.array([LATTICE_MAX_LOSS]))[0]) + EXPORT_SMALLEST_DELTA
+    end = 2.0**-10
+    while end < LATTICE_MAX_LOSS and float(profile(np.array([end]))[0]) > rest:
+        end *= 1.25
+    return min(end, LATTICE_MAX_LOSS)
