@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 CLIENT_LOG = "fl_shuffle.client"
@@ -37,19 +37,45 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def kept_from_disk() -> Iterator[LogRecords]:
-    """Within it nothing that this process's Python code prints or logs reaches a file of Ray's;
-    returns the list of what clients log."""
+    """Within it nothing that this process prints or logs reaches a file of Ray's; returns the list
+    of what clients log."""
     log, kept = logging.getLogger(CLIENT_LOG), _Kept()
     handlers, propagate = log.handlers, log.propagate
     log.handlers, log.propagate = [kept], False
     try:
-        with (
-            open(os.devnull, "w", encoding="utf-8") as nowhere,
-            redirect_stdout(nowhere), redirect_stderr(nowhere),
-        ):  # fmt: skip
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, ExitStack() as redirected:
+            for number in (1, 2):
+                redirected.enter_context(_descriptor_replaced(number, nowhere.fileno()))
+            redirected.enter_context(redirect_stdout(nowhere))
+            redirected.enter_context(redirect_stderr(nowhere))
             yield kept.said
     finally:
         log.handlers, log.propagate = handlers, propagate
+
+
+@contextmanager
+def _descriptor_replaced(number: int, other: int) -> Iterator[None]:
+    """Make the file descriptor `number` another name of `other`.
+
+    A log handler holds the stream of the time when it was made: importing Opacus gives the root
+    logger one. Replacing `sys.stderr` does not reach it, and neither does it reach compiled code.
+    """
+    _flush()
+    before = os.dup(number)
+    os.dup2(other, number)
+    try:
+        yield
+    finally:
+        # What is still in a buffer must not be written after the descriptor is back.
+        _flush()
+        os.dup2(before, number)
+        os.close(before)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            stream.flush()
 
 
 def say_here(said: LogRecords) -> None:

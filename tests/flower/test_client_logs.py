@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ def test_client_logs_kept_from_disk_are_said_elsewhere(
         with kept_from_disk() as said:
             talk()
     assert capfd.readouterr() == ("", "")
+    # Others' handlers, as one of a file, do not get it.
+    assert CLIENT_LOG not in caplog.text
     caplog.clear()
     say_here(said)
     (record,) = caplog.records
@@ -60,6 +63,25 @@ def test_client_logs_kept_from_disk_are_said_elsewhere(
     assert record.getMessage() == "3 of 7 clients are odd: 'Maria'"
     talk()
     assert "record 17 is odd" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_log_handlers_and_streams_of_before_are_kept_from_disk(
+    number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Importing Opacus leaves the root logger a handler with the stream of that moment."""
+    with open(number, "w", encoding="utf-8", closefd=False) as stream:
+        handler = logging.StreamHandler(stream)
+        logging.getLogger().addHandler(handler)
+        try:
+            with kept_from_disk():
+                talk()
+                os.write(number, b"record 17 is odd")
+            assert capfd.readouterr() == ("", "")
+            logging.getLogger("mine").error("said afterwards")
+            assert "said afterwards\n" in capfd.readouterr()[number - 1]
+        finally:
+            logging.getLogger().removeHandler(handler)
 
 
 def test_ray_task_prints_nothing_and_returns_client_logs(

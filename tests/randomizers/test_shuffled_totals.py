@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fl_shuffle as fs
+from fl_shuffle._internal.arrays import Vector
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
@@ -20,7 +21,13 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.randomizers import shuffled_totals
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
-from fl_shuffle.randomizers.shuffled_totals import Certified, PlannedReports, rounded, solved_mus
+from fl_shuffle.randomizers.shuffled_totals import (
+    Certified,
+    PlannedReports,
+    TotalsSearch,
+    rounded,
+    solved_mus,
+)
 from fl_shuffle.randomizers.total_budgets import solved_totals, solved_words
 from tests.randomizers.test_total_budgets import configured, totals_of
 
@@ -131,6 +138,28 @@ def test_own_noise_is_the_answer_where_nobody_hides_a_client() -> None:
         mu = solved_mus(question, lambda _: None)
         assert 0.99 <= Certified(question).local(mu)[0] / question.totals[0] <= 1.0
     assert question.rounds == 1
+
+
+class Jump(Certified):
+    """Epsilons that jump from half of the totals to three times as much, at a certain move."""
+
+    def __init__(self, question: PlannedReports, at: float) -> None:
+        super().__init__(question)
+        self.at, self.totals = at, np.array(question.totals)
+
+    def __call__(self, mu: Vector, *, fine: bool) -> Vector:
+        found: Vector = np.where(mu <= self.at, 0.5, 3.0) * self.totals
+        return found
+
+
+def test_a_search_that_begins_above_a_jump_ends_just_below_it() -> None:
+    search = TotalsSearch(asked(), lambda _: None)
+    first = search._start()
+    at = 0.8 * float(first[0])
+    assert at > search.floor[0]
+    search.certified = Jump(asked(), at)
+    found = float(search.best()[0])
+    assert 0.95 * at < found <= at
 
 
 @pytest.mark.slow
