@@ -4,10 +4,10 @@ Run it: python 01_first_federation.py [--mnist] [--rounds N]
 
 Expected output (the epsilons are proven, in nats, for replacing one client):
 
-    accuracy 43.7%, epsilon 0.302 at delta 1e-05
-    round 1: client 4 has spent 0.110, client 17 0.174
-    round 2: client 4 has spent 0.159, client 17 0.245
-    round 3: client 4 has spent 0.198, client 17 0.302
+    accuracy 43.7%, epsilon 0.303 at delta 1e-05
+    round 1: client 4 has spent 0.110, client 17 0.175
+    round 2: client 4 has spent 0.159, client 17 0.246
+    round 3: client 4 has spent 0.198, client 17 0.303
     report: report.html
 """
 

@@ -1,5 +1,5 @@
-"""What of the documents is made by a program (`scripts/generate`): tables, a page, and what
-the tutorial's notebook prints."""
+"""What of the documents is made by a program (`scripts/generate`): tables, a page, and what the
+notebooks show."""
 
 from __future__ import annotations
 
@@ -18,32 +18,41 @@ from tests.golden import epsilons
 from tests.repository import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tutorials" / "privacy-utility.ipynb"
+LEDGER_NOTEBOOK = ROOT / "examples" / "05_privacy_ledger.ipynb"
 
 
-def played(folder: Path) -> Any:
-    """The tutorial's notebook, played from top to bottom in `folder`, with what its cells print.
+def played(folder: Path, notebook: Path = NOTEBOOK) -> Any:
+    """Return the notebook, run from top to bottom in `folder`, with what its cells show.
 
-    Needs `[docs]`. What goes to stderr (progress) is left out, as are times.
+    Needs `[docs]`. What goes to stderr (progress) is left out, as are times. The tutorial is a page
+    of the site, too, which shows text alone; the other notebook keeps its tables and figures.
     """
     from nbclient import NotebookClient
     from nbformat import read
 
-    book = read(NOTEBOOK, as_version=4)
+    book = read(notebook, as_version=4)
     with_path = {"metadata": {"path": str(folder)}}
     NotebookClient(book, timeout=600, resources=with_path).execute()
     for cell in book.cells:
         cell.metadata = {}
         if cell.cell_type == "code":
-            cell.outputs = [o for o in cell.outputs if o.get("name") == "stdout"]
+            cell.outputs = [each for each in cell.outputs if _is_kept(each, notebook)]
     return book
 
 
-def write_notebook() -> None:
+def _is_kept(output: Any, notebook: Path) -> bool:
+    if output.output_type == "stream":
+        return bool(output.name == "stdout")
+    return notebook != NOTEBOOK and output.output_type in ("execute_result", "display_data")
+
+
+def write_notebooks() -> None:
     import nbformat
 
-    with tempfile.TemporaryDirectory() as folder:
-        book = played(Path(folder))
-    NOTEBOOK.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
+    for notebook in (NOTEBOOK, LEDGER_NOTEBOOK):
+        with tempfile.TemporaryDirectory() as folder:
+            book = played(Path(folder), notebook)
+        notebook.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
 
 
 def generated() -> dict[Path, str]:
@@ -69,7 +78,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--epsilons"]:
         epsilons.write_down()
     if sys.argv[1:] == ["--notebook"]:
-        write_notebook()
+        write_notebooks()
     ship_pairs.main()
     for target, text in generated().items():
         target.write_text(text, encoding="utf-8")
