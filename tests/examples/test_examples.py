@@ -51,6 +51,9 @@ def test_table_names_every_example() -> None:
     table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     linked = re.findall(r"^\| \[[^]]+\]\(([^)/]+)", table, re.MULTILINE)
     assert linked == found
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    # A tutorial shows the first one itself.
+    assert [name for name in found if f"examples/{name}" not in pages] == found[:1]
 
 
 ALONE = {
