@@ -2,8 +2,8 @@
 
 Run it: python 03_mnist_cnn.py [--mnist] [--rounds N]
 
-Noise grows with the number of parameters, so the network is small: 730 parameters for the digits,
-2,010 for MNIST. The epsilons are proven, in nats, for replacing one client, against an attacker who
+Noise grows with the number of parameters, so the network is small: 690 parameters for the digits,
+2,074 for MNIST. The epsilons are proven, in nats, for replacing one client, against an attacker who
 sees the shuffled reports. They do not depend on the clipping norm, because noise grows with it.
 
 Expected output:
