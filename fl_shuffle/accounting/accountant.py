@@ -100,7 +100,7 @@ class Preview:
     accountant: Accountant = field(repr=False)
 
     def is_of(self, round_number: int, present: Mask) -> bool:
-        """Whether it is this round's, with these reports, all of them usable."""
+        """Return whether it is this round's, with these reports, all of them usable."""
         same = self.round_number == round_number and not self.unusable
         return same and np.array_equal(self.present, present)
 
@@ -110,7 +110,7 @@ class Preview:
         return self.accountant._spend(self)
 
     def client_epsilons(self) -> Vector:
-        """Every client's own headline epsilon [n] if these clients' reports are released."""
+        """Return every client's own headline epsilon [n] if these clients' reports are released."""
         return self.accountant._headlines(self.after)
 
     def __getattr__(self, name: str) -> Any:
@@ -214,7 +214,8 @@ class Accountant:
         *,
         every_column: bool = False,
     ) -> Accountant:
-        """That of a run with this resolved configuration, given as nested tables."""
+        """Return the accountant of a run with this resolved configuration, given as nested
+        tables."""
         made: type[Accountant] = cls
         if tables["privacy"]["randomizer"] == NO_NOISE:
             from fl_shuffle.accounting.unprotected import Unprotected
@@ -235,17 +236,18 @@ class Accountant:
     trust = renamed_attribute("trust", "threat_model")
 
     def class_counts(self, present: Mask) -> NDArray[np.int64]:
-        """How many of each class's reports [classes] a mask of clients [n] holds."""
+        """Return how many of each class's reports [classes] a mask of clients [n] holds."""
         if present.all():
             return self._everybody
         return np.bincount(self._class_of[present], minlength=len(self._classes))
 
     def _members(self, index: int) -> NDArray[np.int64]:
-        """The clients of a class."""
+        """Return the clients of a class."""
         return self._by_class[self._class_starts[index] : self._class_starts[index + 1]]
 
     def preview(self, round_number: int, present: Mask, unusable: int = 0) -> Preview:
-        """What would have been counted if these clients' reports were released; changes nothing.
+        """Return what would have been counted if these clients' reports were released; changes
+        nothing.
 
         `unusable` of the reports cannot be opened or used. Whose they are is unknown, so they count
         as released, and hide nobody: as colluders' reports do.
@@ -270,7 +272,7 @@ class Accountant:
         return Preview(round_number, present.copy(), unusable, before, after, self)
 
     def _spend(self, preview: Preview) -> Spend:
-        """What has been spent after the previewed round."""
+        """Return what has been spent after the previewed round."""
         after, counts = preview.after, self.class_counts(preview.present)
         mu = self._published_mu(counts)
         total = None if mu is None else math.sqrt(after.mu_squared)
@@ -333,7 +335,7 @@ class Accountant:
         return None if preview is None else preview.spend
 
     def lower_bounds(self) -> dict[str, Column]:
-        """What known attacks certainly achieve on all that was released so far: the columns
+        """Return what known attacks certainly achieve on all that was released so far: the columns
         `shuffled_lower` and `sum_lower`."""
         taken = self._listed(self._counted.taken)
         sums = Column(
@@ -346,12 +348,12 @@ class Accountant:
         return RenamedKeys({"shuffled_lower": shuffled, "sum_lower": sums}, OLD_COLUMNS)
 
     def lower_columns(self) -> dict[str, Column]:
-        """The old name of `lower_bounds`."""
+        """Return the old name of `lower_bounds`."""
         warn_renamed("Accountant.lower_columns", "Accountant.lower_bounds")
         return self.lower_bounds()
 
     def _headlines(self, counted: Counted) -> Vector:
-        """Every client's own headline epsilon, shape (n,), after this account."""
+        """Return every client's own headline epsilon, shape (n,), after this account."""
         if self._sums_count:
             sums = counted.sums.epsilons(self._delta)
             if not self._smaller:
@@ -360,13 +362,14 @@ class Accountant:
         return np.minimum(sums, shuffled) if self._sums_count else shuffled
 
     def client_totals(self) -> ClientTotals:
-        """What every client has spent so far."""
+        """Return what every client has spent so far."""
         if self._totals is None:
             self._totals = self.totals_of(EVERYBODY)
         return self._totals
 
     def totals_of(self, clients: Clients) -> ClientTotals:
-        """The same of these clients alone, in their order: each entry has shape (clients,)."""
+        """Return the same of these clients alone, in their order: each entry has shape
+        (clients,)."""
         shuffled, local = self._each(self._counted, clients)
         none = np.full(len(local), math.nan)
         shuffled = none if self._unasked else shuffled
@@ -386,7 +389,7 @@ class Accountant:
         return self._library
 
     def worst_client(self) -> WorstClient | None:
-        """The client with the largest headline epsilon, with its curves.
+        """Return the client with the largest headline epsilon, with its curves.
 
         None where nothing was released.
         """
@@ -395,7 +398,8 @@ class Accountant:
         return self.of_client(int(np.argmax(self.client_totals().headline)))
 
     def of_client(self, index: int) -> WorstClient | None:
-        """The same of client `index`; None where none of its reports was released."""
+        """Return the curves of client `index`, as `worst_client` does; None where none of its
+        reports was released."""
         totals = self.client_totals()
         if not totals.rounds[index]:
             return None
@@ -442,7 +446,7 @@ class Accountant:
         return column
 
     def _each(self, counted: Counted, clients: Clients = EVERYBODY) -> tuple[Vector, Vector]:
-        """Shuffled and local epsilon of each of these clients, two of shape (clients,)."""
+        """Return shuffled and local epsilon of each of these clients, two of shape (clients,)."""
         taken, histories = counted.taken, counted.histories
         local = local_epsilons(self._alone, self._class_of[clients], taken[clients], self._delta)
         groups = histories.group_of[clients]
@@ -457,13 +461,13 @@ class Accountant:
         return np.minimum(local, shuffled[groups]), local
 
     def _published_mu(self, counts: NDArray[np.int64]) -> float | None:
-        """The published parameter of a round whose batches hold `counts` [classes]; None where the
-        theorem's sum is empty (one report)."""
+        """Return the published parameter of a round whose batches hold `counts` [classes]; None
+        where the theorem's sum is empty (one report)."""
         rest = gspa_rest(self._shares, counts)
         return math.sqrt(2.0 * self._times / rest) if rest > 0.0 else None
 
     def _listed(self, taken: NDArray[np.int64]) -> dict[int, int]:
-        """Class -> the most reports that any of its clients has sent, of all `taken` [n]."""
+        """Return class -> the most reports that any of its clients has sent, of all `taken` [n]."""
         most = largest_of_classes(taken, self._class_of, len(self._classes))
         listed = np.flatnonzero(most)
         if len(listed) > LISTED_CLASSES:
@@ -484,8 +488,8 @@ class Accountant:
         return float(worst[0])
 
     def _worst_shuffled(self, counted: Counted, sums: Vector | None = None) -> float:
-        """The largest proven epsilon of all clients: max over histories of min(local, shuffled),
-        or of the smaller of that and the client's own in `sums` [n]."""
+        """Return the largest proven epsilon of all clients: max over histories of min(local,
+        shuffled), or of the smaller of that and the client's own in `sums` [n]."""
         histories, taken = counted.histories, counted.taken
         groups = len(histories.distinct)
         if sums is None:

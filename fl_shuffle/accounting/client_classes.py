@@ -130,7 +130,7 @@ class ShuffledRound:
     def of(
         cls, classes: Sequence[ClientClass], index: int = 0, participation: float = 1.0
     ) -> ShuffledRound:
-        """The view of a client of class `index` of this batch.
+        """Return the view of a client of class `index` of this batch.
 
         Raises `InvalidValueError` if that class is empty, or the noise negligible.
         """
@@ -175,7 +175,7 @@ class ShuffledRound:
         return 1 + sum(count for _, count in self.others)
 
     def without(self, lost: int) -> ShuffledRound:
-        """The same if `lost` of the others hide nobody: those in the smallest balls."""
+        """Return the same if `lost` of the others hide nobody: those in the smallest balls."""
         if lost <= 0:
             return self
         counts = np.array([count for _, count in self.others], dtype=np.int64)
@@ -185,7 +185,8 @@ class ShuffledRound:
         return replace(self, others=others)
 
     def in_smallest_place(self) -> ShuffledRound:
-        """The same if the client's own place in the batch were one in the smallest of its balls.
+        """Return the same if the client's own place in the batch were one in the smallest of its
+        balls.
 
         The others then hide the client no better, and are the same for every client of a batch.
         """
@@ -194,7 +195,8 @@ class ShuffledRound:
         return replace(self, others=tuple(sorted(counts.items()))).without(1)
 
     def is_dominated_by(self, other: AnyRound) -> bool:
-        """Whether `other` has, for every radius, at least as many reports within that radius.
+        """Return whether `other` has, for every radius, at least as many reports within that
+        radius.
 
         Then each report here can be matched with one there in a smaller ball, so this type's curve
         is not below the other's. The differing client's own ball and sensitivity must not be
@@ -245,7 +247,7 @@ class DeclaredRound:
         return replace(self, others=unit * (self.others // unit))
 
     def is_dominated_by(self, other: AnyRound) -> bool:
-        """Whether a client certainly pays no less here than there."""
+        """Return whether a client certainly pays no less here than there."""
         return self == other
 
 

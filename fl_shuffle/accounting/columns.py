@@ -46,7 +46,7 @@ class ClientTotals(NamedTuple):
 
 
 def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Column:
-    """Its column after rounds of parameter `mu` together."""
+    """Return the column `gspa` after rounds of parameter `mu` together."""
     if mu is None:
         return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round")
     epsilon = gaussian_epsilon(delta, mu) if mu <= MAX_MU else math.inf
@@ -54,7 +54,7 @@ def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Colum
 
 
 def smaller_column(sums: Column, shuffled: Column, overall: float | None) -> Column:
-    """The column `sum` with `shuffled` wherever that is smaller: a sum is computed from the
+    """Return the column `sum` with `shuffled` wherever that is smaller: a sum is computed from the
     shuffled reports, so what holds of these holds of it. `overall`: the most exposed client's
     smaller one."""
     smaller = [index for index, value in sums.epsilon.items() if shuffled.epsilon[index] < value]
@@ -66,8 +66,9 @@ def smaller_column(sums: Column, shuffled: Column, overall: float | None) -> Col
 
 
 def larger_column(lower: Column, sums: Column) -> Column:
-    """The column `shuffled_lower` with `sums`, what tests on the sums of the same reports certainly
-    reach, wherever that is larger, because an attacker who sees the reports can add them."""
+    """Return the column `shuffled_lower` with `sums`, what tests on the sums of the same reports
+    certainly reach, wherever that is larger, because an attacker who sees the reports can add
+    them."""
     larger = {
         index: value for index, value in sums.epsilon.items()
         if value > lower.epsilon.get(index, 0.0)
@@ -79,8 +80,8 @@ def larger_column(lower: Column, sums: Column) -> Column:
 
 
 def of_declared_training(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns of a run whose clients train privately themselves, as they declare: nothing is
-    proven, and what their own noise does stands in `local`."""
+    """Return the columns of a run whose clients train privately themselves, as they declare:
+    nothing is proven, and what their own noise does stands in `local`."""
     found = {
         name: replace(column, epsilon={}, note=DECLARED_MECHANISM, overall=None)
         for name, column in columns.items()

@@ -76,13 +76,15 @@ class Guarantee:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready mapping. Infinite numbers become the string "inf" (JSON has no infinity)."""
+        """Return a JSON-ready mapping. Infinite numbers become the string "inf" (JSON has no
+        infinity)."""
         found: dict[str, Any] = json_ready(self)
         return found
 
 
 def proof_over_attack(proven: float | None, lower: float | None) -> float | None:
-    """How many times a proven number exceeds a lower bound; None where one of them is missing.
+    """Return how many times a proven number exceeds a lower bound; None where one of them is
+    missing.
 
     Never below one, unless one of the two is wrong. A better proof or attack can gain this factor.
     """
@@ -92,12 +94,13 @@ def proof_over_attack(proven: float | None, lower: float | None) -> float | None
 
 
 def gain_at_most(ratio: float) -> str:
-    """`proof_over_attack` for a line that says "at most": three significant digits, rounded up."""
+    """Return `proof_over_attack` for a line that says "at most": three significant digits, rounded
+    up."""
     exact = Decimal(ratio)
     unit = Decimal(10) ** (exact.adjusted() - 2)
     return f"{float((exact / unit).to_integral_value(ROUND_CEILING) * unit):.5g}"
 
 
 def ratio_line(ratio: float) -> str:
-    """How every output words `proof_over_attack`."""
+    """Return how every output words `proof_over_attack`."""
     return f"proven / lower = {ratio:.3g}: so much could a better proof gain, or a better attack"

@@ -29,7 +29,7 @@ MAX_EPSILON = 100.0
 def blanket_curve(
     randomizer: AccountedRandomizer, n: int, *, participation: float = 1.0
 ) -> DeltaCurve:
-    """delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
+    """Return delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
 
     `participation`: each client takes part with that probability, secretly (see
     `participation.with_absence`).
@@ -54,14 +54,14 @@ def blanket_curve(
 
 
 def largest_epsilon(randomizer: AccountedRandomizer) -> float:
-    """Up to here the curve is searched."""
+    """Return the epsilon up to which the curve is searched."""
     return min(randomizer.local_epsilon, MAX_EPSILON)
 
 
 def blanket_delta(
     randomizer: AccountedRandomizer, n: int, epsilon: float, **setting: Any
 ) -> CurvePoint:
-    """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
+    """Return delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
 
     `setting`: see `blanket_curve`.
 
@@ -76,7 +76,7 @@ def blanket_delta(
 def blanket_epsilon(
     randomizer: AccountedRandomizer, n: int, delta: float, **setting: Any
 ) -> CurvePoint:
-    """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
+    """Return the smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
 
     It is never above the local one, which each report keeps by itself.
     """

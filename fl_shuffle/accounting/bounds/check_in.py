@@ -96,7 +96,8 @@ class CheckInCurve(OneRoundCurve):
         ]
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
-        """The curves of a batch of this size: for a new input, and for another client in its place.
+        """Return the curves of a batch of this size: for a new input, and for another client in its
+        place.
 
         Which of the others are in the batch is drawn: each counts as one of the widest.
         """
@@ -119,7 +120,7 @@ class CheckInCurve(OneRoundCurve):
         return self._whole.local_epsilon(delta / self._rate * ROUND_DOWN)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
-        """The sum over cells, or what is known where that is no larger."""
+        """Return the sum over cells, or what is known where that is no larger."""
         # Of everybody's reports: no number of them, drawn at random, says more.
         whole = min(self._whole.certified(epsilon), local / self._rate)
         known = min(local, whole)
@@ -163,7 +164,8 @@ def _variance(noise: str, move: float, own: float, reach: float) -> float:
 
 
 def _of_cell(cell: _Cell, epsilon: float) -> float:
-    """weight times the smaller of both bounds on the divergence, given that K is in this cell."""
+    """Return weight times the smaller of both bounds on the divergence, given that K is in this
+    cell."""
     at, of_replaced, of_moved = mixture_weights(cell.low, cell.high, epsilon)
     replaced = cell.replaced.certified(at)
     moved = replaced if cell.moved is cell.replaced else cell.moved.certified(at)

@@ -30,7 +30,8 @@ from fl_shuffle.errors import require_integer, require_real
 
 
 def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
-    """L of the pair of randomized responses against their average, at central budget `epsilon`."""
+    """Return L of the pair of randomized responses against their average, at central budget
+    `epsilon`."""
     share = 2.0 / (1.0 + math.exp(-epsilon0))
     top = -share * math.expm1(epsilon - epsilon0)
     bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
@@ -40,7 +41,7 @@ def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
 def clone_curve(
     epsilon0: float, hiding: Sequence[tuple[float, int]], *, participation: float = 1.0
 ) -> DeltaCurve:
-    """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
+    """Return delta(epsilon) of an eps0-client among others that clone with the given probabilities.
 
     `hiding` lists (clone probability, count) of the other clients; see `hidden_curve`.
     """
@@ -51,7 +52,7 @@ def clone_curve(
 def standard_clone_curve(
     epsilon0: float, clients: int, *, participation: float = 1.0
 ) -> DeltaCurve:
-    """The standard clone bound on delta(epsilon), proven.
+    """Return the standard clone bound on delta(epsilon), proven.
 
     Holds for every pure `epsilon0`-randomizer that is shared by all `clients`. `participation`: see
     `hidden_curve`.
@@ -65,6 +66,6 @@ def standard_clone_curve(
 def standard_clone(
     epsilon0: float, clients: int, *, epsilon: float | None = None, delta: float | None = None
 ) -> CurvePoint:
-    """What `standard_clone_curve` says at one of `epsilon` and `delta`."""
+    """Return what `standard_clone_curve` says at one of `epsilon` and `delta`."""
     curve = standard_clone_curve(epsilon0, clients)
     return solve(curve, epsilon0, epsilon=epsilon, delta=delta)

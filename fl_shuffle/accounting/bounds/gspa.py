@@ -22,14 +22,15 @@ from fl_shuffle.errors import NotApplicableError, require_integer
 
 
 def gspa_shares(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
-    """(1 - delta_i)/(1 + e^eps_i): half the clone probabilities of clients with these budgets."""
+    """Return (1 - delta_i)/(1 + e^eps_i): half the clone probabilities of clients with these
+    budgets."""
     result: FloatArray = (1.0 - np.asarray(delta0)) * expit(-np.asarray(epsilon0, np.float64))
     return result
 
 
 def gspa_rest(shares: FloatArray, counts: ArrayLike) -> float:
-    """sum_i s_i - max_i s_i over `counts` clients of each share [classes], a client of the largest
-    share being taken out by its count: a subtraction would cancel."""
+    """Return sum_i s_i - max_i s_i over `counts` clients of each share [classes], a client of the
+    largest share being taken out by its count: a subtraction would cancel."""
     others = np.array(counts)
     there = np.flatnonzero(others)
     if there.size:
@@ -38,7 +39,7 @@ def gspa_rest(shares: FloatArray, counts: ArrayLike) -> float:
 
 
 def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
-    """sqrt(2 / (sum_i s_i - max_i s_i)), s_i = (1 - delta_i)/(1 + e^eps_i), as published.
+    """Return sqrt(2 / (sum_i s_i - max_i s_i)), s_i = (1 - delta_i)/(1 + e^eps_i), as published.
 
     `rounds` multiplies it by sqrt(T) (composition of Gaussian DP). Raises `NotApplicableError` for
     a single client, where the sum is empty.

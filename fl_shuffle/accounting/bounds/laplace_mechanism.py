@@ -32,7 +32,7 @@ LAPLACE_CLOSE = 6e-5
 
 
 def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:
-    """delta = 1 - e^((eps - ratio)/2) for |eps| <= ratio, elementwise; exact."""
+    """Return delta = 1 - e^((eps - ratio)/2) for |eps| <= ratio, elementwise; exact."""
     eps = np.asarray(epsilon, dtype=np.float64)
     inside = -np.expm1(0.5 * (np.minimum(eps, ratio) - ratio))
     result: FloatArray = np.where(eps >= -ratio, inside, -np.expm1(np.minimum(eps, 0.0)))
@@ -40,7 +40,8 @@ def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:
 
 
 def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArray:
-    """Upper bound on the divergence of `rounds` Laplace reports at `epsilon` >= 0, elementwise.
+    """Return an upper bound on the divergence of `rounds` Laplace reports at `epsilon` >= 0,
+    elementwise.
 
     Exact for one round; for more, the composed worst pair, rounded up by about 1e-5 relative in
     epsilon. Zero from rounds * ratio on (pure differential privacy). Raises `InvalidValueError`.
@@ -59,7 +60,7 @@ def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArr
 
 
 def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
-    """The smallest epsilon >= 0 of `rounds` Laplace reports at `delta`, rounded up.
+    """Return the smallest epsilon >= 0 of `rounds` Laplace reports at `delta`, rounded up.
 
     Never above rounds * ratio. Raises `InvalidValueError` for delta outside [0, 1).
     """
@@ -91,6 +92,6 @@ def _checked(ratio: float, rounds: int) -> tuple[float, int]:
 
 
 def local_pair(ratio: float) -> DominatingPair:
-    """The dominating pair of one Laplace report."""
+    """Return the dominating pair of one Laplace report."""
     grid = np.linspace(0.0, ratio, LAPLACE_PAIR_NODES) if ratio > 0.0 else np.zeros(1)
     return DominatingPair.from_curve(grid, laplace_profile(grid, ratio))

@@ -49,8 +49,8 @@ def with_absence(
     rate: float,
     epsilon: float,
 ) -> tuple[AmplificationDistribution, list[tuple[float, int]]]:
-    """The distribution of L and the others' (mass, count) when each takes part with probability
-    `rate`.
+    """Return the distribution of L and the others' (mass, count) when each takes part with
+    probability `rate`.
 
     `law` is the client's distribution of L at `epsilon` when it does take part, `blanket` the
     masses of the others when they do. Rounded so that delta can only grow. `rate` in (0, 1].
@@ -123,13 +123,13 @@ def hidden_delta(
     epsilon: float,
     relative_error: float | None = None,
 ) -> DeltaBound:
-    """delta(`epsilon`) of a client of this distribution of L among others of these (mass, count),
-    each with participation `rate`; the best that is certified where `relative_error` is out of
-    reach."""
+    """Return delta(`epsilon`) of a client of this distribution of L among others of these (mass,
+    count), each with participation `rate`; the best that is certified where `relative_error` is out
+    of reach."""
     law, blanket = with_absence(law, blanket, rate, epsilon)
     return amplified_delta(law, blanket, relative_error=relative_error)
 
 
 def require_participation(rate: float) -> float:
-    """`rate` as a float in (0, 1], or `InvalidValueError`."""
+    """Return `rate` as a float in (0, 1], or `InvalidValueError`."""
     return require_real("participation", rate, minimum=0.0, maximum=1.0, exclusive_minimum=True)

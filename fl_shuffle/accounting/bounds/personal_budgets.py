@@ -24,7 +24,7 @@ class LocalBudget:
 
 
 def check_budgets(budgets: Iterable[LocalBudget]) -> tuple[LocalBudget, ...]:
-    """Classes with equal budgets merged, in increasing order; raises if there is none."""
+    """Return classes with equal budgets merged, in increasing order; raises if there is none."""
     merged: dict[tuple[float, float], int] = {}
     for budget in budgets:
         key = (budget.epsilon0, budget.delta0)
@@ -35,5 +35,5 @@ def check_budgets(budgets: Iterable[LocalBudget]) -> tuple[LocalBudget, ...]:
 
 
 def client_count(budgets: Sequence[LocalBudget]) -> int:
-    """How many clients the classes hold."""
+    """Return how many clients the classes hold."""
     return sum(budget.count for budget in budgets)

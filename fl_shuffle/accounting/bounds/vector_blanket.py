@@ -80,7 +80,8 @@ class VectorBlanket:
         return depth * reach + 0.5 * reach**2 if self._gaussian else reach
 
     def delta(self, epsilon: float, below: float = math.inf) -> float:
-        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite.
+        """Return an upper bound on the divergence at `epsilon` >= 0, both directions; may be
+        infinite.
 
         Of Gaussian reports only one below `below` is looked for.
         """
@@ -117,14 +118,15 @@ class VectorBlanket:
         return hidden_delta(law, blanket, self._rate, epsilon, self._error).delta
 
     def penalty(self, epsilon: float, local: float, depth: float) -> float:
-        """(e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j), for what blankets miss."""
+        """Return (e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j), for what blankets
+        miss."""
         missed = self._masses(depth) * gaussian_profile(self._exponent(depth), self._reach)
         each = math.expm1(epsilon) + 2.0 * local
         return each * self._rate * float(self._counts @ missed) * ROUND_UP
 
 
 def vector_blanket(batch: ShuffledRound) -> VectorBlanket | None:
-    """The bound for one client of a batch, in which clients may be absent in secret.
+    """Return the bound for one client of a batch, in which clients may be absent in secret.
 
     None where it is not expected to say more than the local curve.
     """

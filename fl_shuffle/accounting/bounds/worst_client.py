@@ -26,7 +26,7 @@ def hidden_curve(
     *,
     participation: float = 1.0,
 ) -> DeltaCurve:
-    """delta(epsilon) of an `epsilon0`-client of that distribution of L among others; 0 from
+    """Return delta(epsilon) of an `epsilon0`-client of that distribution of L among others; 0 from
     epsilon0 on.
 
     `hiding` lists (probability to come from the blanket, count) of the other clients.
@@ -49,7 +49,7 @@ def worst_client_curve(
     hiding: Callable[[LocalBudget, LocalBudget], float],
     **setting: Any,
 ) -> DeltaCurve:
-    """delta(epsilon) of the most exposed client, rounded up.
+    """Return delta(epsilon) of the most exposed client, rounded up.
 
     `law(epsilon0)` is the amplification variable of a client with that budget; `hiding(own, other)`
     the probability that the other's report hides the own one, which must not grow with either
@@ -75,7 +75,7 @@ def client_curve(
     hiding: Callable[[LocalBudget, LocalBudget], float],
     **setting: Any,
 ) -> DeltaCurve:
-    """delta(epsilon) of a client of the class `own` among all others but one of the class
+    """Return delta(epsilon) of a client of the class `own` among all others but one of the class
     `without`. `setting`: see `hidden_curve`."""
     others = [(hiding(own, other), other.count - (other is without)) for other in classes]
     return hidden_curve(
@@ -84,7 +84,8 @@ def client_curve(
 
 
 def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[float, int]]:
-    """At most `groups` classes that hide no more than the given (probability, count) classes.
+    """Return at most `groups` classes that hide no more than the given (probability, count)
+    classes.
 
     Neighboring probabilities are replaced by their geometric mean: a sum of independent Bernoulli
     variables is stochastically at least a binomial with the geometric mean of their probabilities

@@ -17,8 +17,8 @@ WITNESS_CELLS = 600
 
 
 def laplace_cells(edges: FloatArray) -> FloatArray:
-    """Probabilities of a standard Laplace variable between `edges` and beyond both ends, without
-    cancellation: J edges give J + 1 cells."""
+    """Return probabilities of a standard Laplace variable between `edges` and beyond both ends,
+    without cancellation: J edges give J + 1 cells."""
     low, high = np.append(-np.inf, edges), np.append(edges, np.inf)
     flip = low > 0.0
     a, b = np.where(flip, -high, low), np.where(flip, -low, high)
@@ -53,7 +53,7 @@ class LaplaceLaw:
         return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E[(L - t)_+], with u = (upper - t) e^-c in the upper branch: 1 - sqrt(1 - u)."""
+        """Return E[(L - t)_+], with u = (upper - t) e^-c in the upper branch: 1 - sqrt(1 - u)."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         c, eps = self.c, self.epsilon
         turn = -math.exp(-c) * math.expm1(eps)
@@ -90,14 +90,14 @@ class LaplaceRandomizer(AccountedRandomizer):
         )
 
     def witness_cases(self) -> tuple[Case, ...]:
-        """All others at the center; reports binned, which can only lower the divergence.
+        """Return all others at the center; reports binned, which can only lower the divergence.
 
         Both directions are equal by symmetry.
         """
         return (self.binned_witness(WITNESS_CELLS).case(),)
 
     def binned_witness(self, cells: int) -> OutcomePair:
-        """Bins of [-C, C] plus the two tails, on each of which all ratios are constant."""
+        """Return bins of [-C, C] plus the two tails, on each of which all ratios are constant."""
         c = 0.5 * self.epsilon0
         edges = np.linspace(-c, c, cells + 1)
         p, q, others = (laplace_cells(edges - centre) for centre in (-c, c, 0.0))

@@ -28,11 +28,11 @@ class _BitRandomizer(FiniteRandomizer):
 
     @abstractmethod
     def _bits(self) -> tuple[float, float, float]:
-        """How likely a foreign bit is one; what the bit of the own input, one or zero, multiplies
-        the density by."""
+        """Return how likely a foreign bit is one; what the bit of the own input, one or zero,
+        multiplies the density by."""
 
     def pairs(self) -> tuple[OutcomePair, ...]:
-        """x0 against x1."""
+        """Return the pair of x0 against x1."""
         (b, one, zero), gain = self._bits(), self.epsilon0
         inner = 0.0 if self.k is None else b**self.k
         masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
@@ -45,7 +45,8 @@ class _BitRandomizer(FiniteRandomizer):
         return (pair,)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """All others hold a third input (unless there are two), x1, x0, or a mix of these two."""
+        """Return all others hold a third input (unless there are two), x1, x0, or a mix of these
+        two."""
         base, one, zero = self._bits()
         factor, chance = (zero, one), (1.0 - base, base)
         rows = []

@@ -49,7 +49,8 @@ class GaussianLaw:
         return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E[(L - t)_+] = phi(w) (x [R(w-c) - R(w)] + y [R(w) - R(w+c)]) for L(w) = t = x - y.
+        """Return E[(L - t)_+] = phi(w) (x [R(w-c) - R(w)] + y [R(w) - R(w+c)]) for L(w) = t = x -
+        y.
 
         x, y > 0 are the two exponentials at w, R is Mills' ratio: sums of positive terms. Below the
         median the same is done for E[(t - L)_+], to which E[L] - t is added.

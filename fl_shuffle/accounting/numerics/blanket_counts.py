@@ -38,7 +38,7 @@ class TiltedTransform(NamedTuple):
 
 
 def complex_log1p(z: ComplexArray) -> ComplexArray:
-    """log(1 + z) with error of a few units in the last place of |z|."""
+    """Return log(1 + z) with error of a few units in the last place of |z|."""
     squared = 2.0 * z.real + z.real**2 + z.imag**2
     with np.errstate(divide="ignore"):
         modulus = 0.5 * np.log1p(np.maximum(squared, -1.0))
@@ -47,7 +47,7 @@ def complex_log1p(z: ComplexArray) -> ComplexArray:
 
 
 def _power(z: ComplexArray, exponent: float) -> ComplexArray:
-    """(1 + z)^exponent; part by part, because -infinity times a complex number is NaN."""
+    """Return (1 + z)^exponent; part by part, because -infinity times a complex number is NaN."""
     logarithm = complex_log1p(z)
     result: ComplexArray = np.exp(exponent * logarithm.real + 1j * (exponent * logarithm.imag))
     return result
@@ -77,14 +77,14 @@ class TiltedCounts(ABC):
 
     @abstractmethod
     def evaluate(self, y: ComplexArray) -> TiltedTransform:
-        """H(M0 (1 + y)) / e^log_scale."""
+        """Return H(M0 (1 + y)) / e^log_scale."""
 
     @abstractmethod
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R with |evaluate(y)| <= e^(-R^2/2)."""
+        """Return R with |evaluate(y)| <= e^(-R^2/2)."""
 
     def sensitivity(self, y: ComplexArray) -> FloatArray:
-        """sum_c n_c r_c / |1 + r_c y|: how an error in y moves the log of the product."""
+        """Return sum_c n_c r_c / |1 + r_c y|: how an error in y moves the log of the product."""
         total = np.ones(y.shape, dtype=np.float64)
         for count, mass in zip(self.counts, self.masses, strict=True):
             total += count * mass / np.maximum(np.abs(1.0 + mass * y), TINY)
@@ -107,12 +107,12 @@ class BinomialCounts(TiltedCounts):
         self.zero_atom = math.exp(empty - self.log_factor)
 
     def evaluate(self, y: ComplexArray) -> TiltedTransform:
-        """(1 + r y)^n."""
+        """Return (1 + r y)^n."""
         power = _power(self.masses[0] * y, float(self.counts[0]))
         return TiltedTransform(power, np.abs(power))
 
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R = sqrt(n) a, a = arccos |1 + r y|; Lipschitz with the sd of the sum.
+        """Return R = sqrt(n) a, a = arccos |1 + r y|; Lipschitz with the sd of the sum.
 
         a is an angle in L^2, between one and e^(ikX): it moves by at most that between one and
         e^(ihX), which is at most h times the sd of X. And cos a <= e^(-a^2/2).
@@ -150,7 +150,7 @@ class ExplicitCounts(TiltedCounts):
         self.excess *= 2.0
 
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R with R^2 = E[M] (1 - |1 + y|^2): |H| <= E|1 + y|^M <= e^(-R^2/2).
+        """Return R with R^2 = E[M] (1 - |1 + y|^2): |H| <= E|1 + y|^M <= e^(-R^2/2).
 
         The product bound would be wrong here: H keeps the small counts, which decay slowly. What
         is rounded down costs |1 + y|^(-c), c = classes times step: at most e^(2c (1 - |1 + y|))
@@ -163,7 +163,7 @@ class ExplicitCounts(TiltedCounts):
         return result
 
     def evaluate(self, y: ComplexArray) -> TiltedTransform:
-        """sum_m w_m (1+y)^(m+1); Horner's rule loses two units in the last place a step."""
+        """Return sum_m w_m (1+y)^(m+1); Horner's rule loses two units in the last place a step."""
         unit = 1.0 + y if self._step == 1 else _power(y, float(self._step))
         total = np.full(y.shape, self._weights[-1], dtype=np.complex128)
         for weight in self._weights[-2::-1]:
@@ -175,7 +175,7 @@ class ExplicitCounts(TiltedCounts):
 
 
 def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
-    """A window of the binomial distribution: (distribution, first value, bound on the mass
+    """Return a window of the binomial distribution: (distribution, first value, bound on the mass
     outside).
 
     By ratios of neighbors outwards from the mode, then normalized: relative error a few hundred
@@ -207,8 +207,8 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
 def poisson_binomial(
     counts: FloatArray, masses: FloatArray, step: int = 1
 ) -> tuple[FloatArray, int, float]:
-    """A window of the distribution of a sum of independent binomials: (distribution, first value,
-    missing mass).
+    """Return a window of the distribution of a sum of independent binomials: (distribution, first
+    value, missing mass).
 
     Each is rounded down to multiples of `step`, in which values are given.
     """
@@ -232,7 +232,7 @@ def poisson_binomial(
 
 
 def tilted_counts(classes: Sequence[tuple[float, int]], moment: TiltedMoments) -> TiltedCounts:
-    """The cheaper representation (classes: gamma > 0, count > 0)."""
+    """Return the cheaper representation (classes: gamma > 0, count > 0)."""
     gammas, counts = class_arrays(classes)
     if len(classes) == 1 and (counts[0] + 1.0) * gammas[0] >= 1.0:
         return BinomialCounts(float(gammas[0]), int(counts[0]), moment)

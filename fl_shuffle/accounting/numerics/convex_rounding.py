@@ -42,7 +42,7 @@ _SHARES = np.geomspace(1e-6, 1.0, 100)
 def round_up_convex(
     law: AmplificationDistribution, classes: Sequence[tuple[float, int]], tolerance: float
 ) -> tuple[AtomicDistribution, float, float]:
-    """Atoms dominating `law`; the relative inflation of delta; an amount to add to delta.
+    """Return atoms dominating `law`; the relative inflation of delta; an amount to add to delta.
 
     The inflation is estimated at the saddle point (its direction is certain, its size is not). The
     amount to add is E(L - upper)_+ plus whatever floating point could not certify otherwise.
@@ -102,7 +102,7 @@ def atoms_on(law: AmplificationDistribution, nodes: FloatArray) -> tuple[AtomicD
 
 
 def atoms_through(nodes: FloatArray, transform: FloatArray) -> tuple[AtomicDistribution, float]:
-    """`atoms_on` for a distribution whose g is at most `transform` at the nodes."""
+    """Return `atoms_on` for a distribution whose g is at most `transform` at the nodes."""
     top = float(transform[-1])
     g = np.maximum.accumulate((transform - top)[::-1])[::-1]
     gaps = nodes[1:] - nodes[:-1]
@@ -129,7 +129,7 @@ def _cell_inflation(
     share: float,
     top: float,
 ) -> FloatArray:
-    """How much each cell adds to the log moment generating function of the sum at theta.
+    """Return how much each cell adds to the log moment generating function of the sum at theta.
 
     E e^(theta L') - E e^(theta L) = theta^2 int e^(theta t) (g'(t) - g(t)) dt; g' - g is zero at
     the nodes, so Simpson's rule needs the midpoints alone. `share` is the derivative of the log

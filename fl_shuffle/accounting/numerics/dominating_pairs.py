@@ -47,7 +47,7 @@ class DominatingPair:
     def from_curve(
         cls, epsilons: ArrayLike, deltas: ArrayLike, *, grid: float = 0.0
     ) -> DominatingPair:
-        """The least pair that dominates every mechanism whose curve is at most `deltas`.
+        """Return the least pair that dominates every mechanism whose curve is at most `deltas`.
 
         `epsilons` increase from 0 and `deltas` are upper bounds there, valid in *both* directions
         (data set D against D' and D' against D). Then u(-eps) = 1 - e^-eps + e^-eps u(eps) bounds
@@ -102,12 +102,13 @@ class DominatingPair:
         )
 
     def delta(self, epsilon: float) -> float:
-        """The pair's own hockey-stick divergence at `epsilon`."""
+        """Return the pair's own hockey-stick divergence at `epsilon`."""
         gain = np.where(self.losses > epsilon, -np.expm1(epsilon - self.losses), 0.0)
         return min(1.0, float(self.masses @ gain) + self.infinite)
 
     def moments(self, tilt: float, step: float = 0.0) -> tuple[float, float, float]:
-        """log E e^(tilt loss), and mean and variance of the loss tilted so; finite part; cached.
+        """Return the log E e^(tilt loss), and mean and variance of the loss tilted so; finite part;
+        cached.
 
         With a `step` of the distribution on that grid.
         """
@@ -126,12 +127,12 @@ class DominatingPair:
         return known
 
     def log_moments(self, tilts: FloatArray, step: float = 0.0) -> FloatArray:
-        """The first of `moments` at each of the tilts [k]."""
+        """Return the first of `moments` at each of the tilts [k]."""
         return np.array([self.moments(tilt, step)[0] for tilt in tilts.tolist()])
 
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
-        """log of the Fourier transform of the tilted, normalized grid distribution; the last few
-        are kept."""
+        """Return the log of the Fourier transform of the tilted, normalized grid distribution; the
+        last few are kept."""
         key = (tilt, step, size)
         if key not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
@@ -147,8 +148,8 @@ class DominatingPair:
         return found
 
     def _tilted(self, tilt: float, step: float) -> tuple[FloatArray, FloatArray]:
-        """Losses, those of the grid of this step (0: the distribution's own), and the logarithms of
-        mass times e^(tilt loss) there."""
+        """Return losses, those of the grid of this step (0: the distribution's own), and the
+        logarithms of mass times e^(tilt loss) there."""
         index, mass = self.on_lattice(step) if step else (self.losses, self.masses)
         losses = np.asarray((step or 1.0) * index, dtype=np.float64)
         with np.errstate(divide="ignore"):
@@ -165,7 +166,8 @@ class DominatingPair:
 
 
 def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
-    """Indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored curve."""
+    """Return indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored
+    curve."""
     alpha = np.concatenate([[0.0], np.exp(-eps[:0:-1]), np.exp(eps)])
     left = -np.expm1(-eps[:0:-1]) + np.exp(-eps[:0:-1]) * u[:0:-1]
     height = np.concatenate([[1.0], left, u])
@@ -187,7 +189,7 @@ def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
 def trade_off(
     type_one: ArrayLike, profile: Callable[[FloatArray], FloatArray], end: float, points: int
 ) -> FloatArray:
-    """A lower bound on an attacker's type II error at each type I error, to plot (f-DP).
+    """Return a lower bound on an attacker's type II error at each type I error, to plot (f-DP).
 
     f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)), at this number of
     `points` from 0 to `end` (Dong, Roth, Su 2022). Raises `InvalidValueError` for errors outside

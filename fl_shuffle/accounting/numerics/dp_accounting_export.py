@@ -29,7 +29,8 @@ EXPORT_NODES = 1000
 def to_dp_accounting(
     law: DominatingPair | DeltaProfile, *, discretization: float = 1e-4
 ) -> PrivacyLossDistribution:
-    """A `PrivacyLossDistribution` that dominates `law`, to compose with other mechanisms there.
+    """Return a `PrivacyLossDistribution` that dominates `law`, to compose with other mechanisms
+    there.
 
     `law` is one round (`DominatingPair`), or the curve of many: upper bounds on delta, in both
     directions, at epsilons that it is called with. It is for replacing one unit; in
@@ -72,14 +73,14 @@ def require_dp_accounting() -> None:
 
 
 def _pair_of(profile: DeltaProfile, step: float) -> DominatingPair:
-    """The curve at multiples of `step`, as one pair."""
+    """Return the curve at multiples of `step`, as one pair."""
     last = math.floor(min(_end_of(profile) + step, LATTICE_MAX_LOSS) / step)
     places = np.unique(np.round(np.linspace(0.0, last, min(last, EXPORT_NODES) + 1)))
     return DominatingPair.from_curve(places * step, profile(places * step), grid=step)
 
 
 def _end_of(profile: DeltaProfile) -> float:
-    """Where hardly anything is left of the curve but what never goes."""
+    """Return where hardly anything is left of the curve but what never goes."""
     rest = float(profile(np.array([LATTICE_MAX_LOSS]))[0]) + EXPORT_SMALLEST_DELTA
     end = 2.0**-10
     while end < LATTICE_MAX_LOSS and float(profile(np.array([end]))[0]) > rest:

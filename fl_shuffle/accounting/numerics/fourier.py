@@ -72,7 +72,8 @@ class TiltedDistribution:
         )
 
     def characteristic(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
-        """E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where tiny.
+        """Return E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where
+        tiny.
 
         A node is b + f, b a multiple of `FOURIER_BLOCK` and f the rest. With A, B = e^(ikv) - 1 at
         the frequencies of b and f, e^(ikv) - 1 = A B + A + B, so that one matrix product needs few
@@ -95,7 +96,8 @@ class TiltedDistribution:
 
 
 def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """The distinct numbers, none negative, in their order, and where each number is among them."""
+    """Return the distinct numbers, none negative, in their order, and where each number is among
+    them."""
     most = int(numbers.max(initial=0))
     if most > FOURIER_TABLE * numbers.size:
         return np.unique(numbers, return_inverse=True)
@@ -105,7 +107,7 @@ def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _turns(k: FloatArray, values: FloatArray) -> ComplexArray:
-    """e^(ik v) - 1 for every frequency and value, [k, v]."""
+    """Return e^(ik v) - 1 for every frequency and value, [k, v]."""
     half = np.multiply.outer(0.5 * k, values)
     sine = np.sin(half)
     turned = np.empty(half.shape, dtype=np.complex128)
@@ -139,7 +141,8 @@ def trapezoid(
     smoothing_sd: float,
     cut: float,
 ) -> Sum:
-    """Sum the integral with V of standard deviation `smoothing_sd`, out to k = cut / smoothing_sd.
+    """Return the sum the integral with V of standard deviation `smoothing_sd`, out to k = cut /
+    smoothing_sd.
 
     `deviation` is the standard deviation of the tilted sum: the Lipschitz constant of the decay.
     """
@@ -193,7 +196,7 @@ def significant_nodes(
     h: float,
     last: int,
 ) -> tuple[NDArray[np.int64], int | None]:
-    """Which nodes 0..last must be evaluated; the smallest skipped node, if any.
+    """Return which nodes 0..last must be evaluated; the smallest skipped node, if any.
 
     A block is skipped when the decay at its center, less `deviation` times its half-width, still
     certifies |transform| <= `FOURIER_SKIP_LEVEL`.

@@ -31,7 +31,7 @@ the bracket is bisected."""
 
 
 def _coordinate(value: float) -> float:
-    """sqrt(-log value): nearly linear in epsilon and in the noise."""
+    """Return sqrt(-log value): nearly linear in epsilon and in the noise."""
     return math.sqrt(max(-math.log(value), 0.0)) if value > 0.0 else math.inf
 
 
@@ -101,7 +101,7 @@ def crossing(
 
 
 def _gaussian_guess(minimum: float, at_start: float, target: float) -> float:
-    """Where a Gaussian curve that passes (`minimum`, `at_start`) falls to `target`."""
+    """Return where a Gaussian curve that passes (`minimum`, `at_start`) falls to `target`."""
     reached = min(at_start, 0.9)
     # At 0 the curve of mu is erf(mu / sqrt(8)).
     mu = (
@@ -126,7 +126,7 @@ def solve(
     delta: float | None,
     relative_error: float | None = None,
 ) -> CurvePoint:
-    """A point on a certified nonincreasing curve, on the safe side.
+    """Return a point on a certified nonincreasing curve, on the safe side.
 
     From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
     been evaluated and is not above it, infinite if none up to the local budget is. A curve

@@ -75,8 +75,8 @@ def amplified_delta(
     *,
     relative_error: float | None = 1e-4,
 ) -> DeltaBound:
-    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
-    (None: `usual_error`).
+    """Return an upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most
+    `relative_error` (None: `usual_error`).
 
     `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
     numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
@@ -106,7 +106,7 @@ def amplified_delta(
 
 
 def usual_error(law: AmplificationDistribution | None) -> float:
-    """The relative error that costs nothing that is felt."""
+    """Return the relative error that costs nothing that is felt."""
     exact = law is None or (
         isinstance(law, AtomicDistribution) and law.values.size <= ROUNDING_LARGE_LAW
     )
@@ -126,7 +126,7 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 def _certified_sum(
     law: AtomicDistribution, classes: Sequence[tuple[float, int]], tolerance: float
 ) -> DeltaBound:
-    """The bound on the line through the saddle point.
+    """Return the bound on the line through the saddle point.
 
     Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
     """
@@ -181,7 +181,7 @@ def _certified_sum(
 def _with_errors(
     total: Sum, counts: TiltedCounts, theta: float, sd: float, scale_error: float
 ) -> tuple[float, dict[str, float]]:
-    """An upper bound with all errors in it, and how much of it each of them may be."""
+    """Return an upper bound with all errors in it, and how much of it each of them may be."""
     atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
     missing = counts.missing / (math.e * theta)
     added = total.cut + total.skipped + total.roundoff + missing
@@ -197,7 +197,8 @@ def _with_errors(
 
 
 def _deviation(tilted: TiltedDistribution, classes: Sequence[tuple[float, int]]) -> float:
-    """Standard deviation of the tilted sum (the differing client counted at its largest)."""
+    """Return the standard deviation of the tilted sum (the differing client counted at its
+    largest)."""
     own = max(tilted.second - tilted.mean**2, 0.0)
     variance = 0.0
     gammas, counts = class_arrays(classes)
@@ -217,7 +218,7 @@ def _period(
     counts: TiltedCounts,
     target: float,
 ) -> float:
-    """A period whose aliased copies weigh at most `target` (relative to e^log_scale).
+    """Return a period whose aliased copies weigh at most `target` (relative to e^log_scale).
 
     Copies from below: sum_j e^(-j theta T) E_nu(S + jT)_+. From above: for any lambda > theta
     sum_j e^(j theta T) E_nu(S - jT)_+ <= sum_j e^(K(lambda) - 1 - (lambda - theta) j T) / lambda.
@@ -245,7 +246,7 @@ def _period(
 
 
 def _cut(sd: float, theta: float, total: float, target: float) -> float:
-    """How many smoothing deviations out the integrand must be summed."""
+    """Return how many smoothing deviations out the integrand must be summed."""
     for cut in np.arange(3.0, 9.0, 0.25):
         gauss = math.exp(-0.5 * cut * cut) / (math.pi * cut) * total
         tail = gauss * (sd / cut**2) * math.exp(0.5 * (sd * theta) ** 2)

@@ -50,13 +50,13 @@ class ConvexOrderLaw:
         return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """S(t): `one_sided`, to which 1 - a - t is added for t < 0."""
+        """Return S(t): `one_sided`, to which 1 - a - t is added for t < 0."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         return np.where(t < 0.0, self.mean - t, 0.0) + self.one_sided(t)
 
 
 def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> ConvexOrderLaw:
-    """L* where one profile holds for any two reports: h(a + t), a h((1 + |t|)/a) for t < 0.
+    """Return L* where one profile holds for any two reports: h(a + t), a h((1 + |t|)/a) for t < 0.
 
     Ratios end at `top`.
     """
@@ -72,7 +72,8 @@ def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> Con
 
 
 def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw:
-    """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
+    """Return L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move`
+    away.
 
     With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
     best theta: (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a,

@@ -55,7 +55,7 @@ TRIED_SDS = (1.0, 3.0)
 def gaussian_shuffle(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
 ) -> Theorem | None:
-    """The bound for Gaussian reports; None where it is not expected to gain.
+    """Return the bound for Gaussian reports; None where it is not expected to gain.
 
     Everything is in noise standard deviations: `move` is the distance between the client's two
     means, `radius` its own ball, `radii` and `counts` describe the others. Each prefix of the
@@ -146,7 +146,8 @@ def _gains(delta: Callable[[float], float], mu: float, move: float) -> bool:
 def laplace_shuffle(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
 ) -> Theorem | None:
-    """The same for Laplace reports in any dimension, by convex order; l1 norms in noise scales."""
+    """Return the same for Laplace reports in any dimension, by convex order; l1 norms in noise
+    scales."""
     places = [
         # Two independent halves of the pair's variance against a report `spread` away.
         (2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count), count, reach)

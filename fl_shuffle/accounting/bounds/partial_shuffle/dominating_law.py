@@ -38,7 +38,7 @@ class CellEdges:
 
     @classmethod
     def of(cls, z: int, y: int) -> CellEdges:
-        """Nodes of this number; denser in the middle."""
+        """Return nodes of this number; denser in the middle."""
         return cls(_denser(z, -6.5, 8.5, 1.6), _denser(y, -6.0, 8.0, 1.9))
 
 
@@ -49,14 +49,14 @@ def _denser(count: int, low: float, high: float, bend: float) -> FloatArray:
 
 
 def cells(z: FloatArray) -> FloatArray:
-    """P(z_i < g < z_(i+1)) along the last axis, with relative accuracy in both tails."""
+    """Return P(z_i < g < z_(i+1)) along the last axis, with relative accuracy in both tails."""
     side = np.where(z[..., :-1] > 0.0, -1.0, 1.0)
     result: FloatArray = side * (ndtr(side * z[..., 1:]) - ndtr(side * z[..., :-1]))
     return result
 
 
 def to_nodes(t: FloatArray, mass: FloatArray, moment: FloatArray) -> FloatArray:
-    """Each cell's mass to its two ends t, mean kept; t may rise or fall."""
+    """Return each cell's mass to its two ends t, mean kept; t may rise or fall."""
     step = np.diff(t, axis=-1)
     step = np.where(np.abs(step) > 1e-300, step, np.inf)
     right = np.clip((moment - mass * t[..., :-1]) / step, 0.0, mass)
@@ -69,7 +69,7 @@ def to_nodes(t: FloatArray, mass: FloatArray, moment: FloatArray) -> FloatArray:
 def ell_law(
     d1: FloatArray, d2: FloatArray, a: float, z: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Atoms and masses above ell but for what lies beyond the last node: see `left_out`.
+    """Return atoms and masses above ell but for what lies beyond the last node: see `left_out`.
 
     ell is monotone in every cell, because its turning point is a node. Below the first node it is
     at most its value there, 0, or its maximum.
@@ -94,13 +94,13 @@ def ell_law(
 
 
 def _moments(d1: FloatArray, d2: FloatArray, a: float, z: FloatArray) -> FloatArray:
-    """E ell 1{z_i < g < z_(i+1)}."""
+    """Return E ell 1{z_i < g < z_(i+1)}."""
     result: FloatArray = cells(z - d1) - a * cells(z + d2)
     return result
 
 
 def factor_law(b: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """min(Lambda, its value at the last node) spread to 0 and the nodes, mean kept."""
+    """Return min(Lambda, its value at the last node) spread to 0 and the nodes, mean kept."""
     b = b[:, None]
     t = np.exp(b * y - 0.5 * b * b)
     p = to_nodes(t, np.broadcast_to(cells(y), (len(b), y.size - 1)), cells(y - b))
@@ -112,7 +112,8 @@ def factor_law(b: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def left_out(d1: FloatArray, b: FloatArray, top: FloatArray, nodes: CellEdges) -> FloatArray:
-    """What lies beyond the last nodes: E(ell - t_m)_+ 1{g > z_m} and E(Lambda - lambda_last)_+.
+    """Return what lies beyond the last nodes: E(ell - t_m)_+ 1{g > z_m} and E(Lambda -
+    lambda_last)_+.
 
     `top` = t_m. (ell - t_m)_+ <= e^(d_1 g - d_1^2/2) + (-t_m)_+.
     """
@@ -137,7 +138,7 @@ class Factors(NamedTuple):
 
 
 def factors(gram: Gram, a: float, nodes: CellEdges) -> Factors:
-    """The two distributions of every matrix."""
+    """Return the two distributions of every matrix."""
     u, w, x = gram
     d = np.sqrt(np.maximum(u + w - 2.0 * x, 1e-30))
     d1, d2 = (u - x) / d, (w - x) / d
@@ -148,7 +149,7 @@ def factors(gram: Gram, a: float, nodes: CellEdges) -> Factors:
 
 
 def law(gram: Gram, a: float, nodes: CellEdges) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Atoms and masses, one row a matrix, and the mean of what they leave out."""
+    """Return atoms and masses, one row a matrix, and the mean of what they leave out."""
     f, r, t, p, missing = factors(gram, a, nodes)
     rows = len(f)
     values = (f[:, :, None] * t[:, None, :]).reshape(rows, -1)
@@ -168,7 +169,8 @@ class Grid:
 
     @classmethod
     def of(cls, low: float, scale: float, high: float, count: int) -> Grid:
-        """About `count` nodes from `low` < 0 to exactly `high` > 0, densest near zero."""
+        """Return a grid of about `count` nodes from `low` < 0 to exactly `high` > 0, densest near
+        zero."""
         up, down = math.asinh(high / scale), math.asinh(-low / scale)
         above = max(2, round(count * up / (up + down)))
         step = up / above
@@ -176,12 +178,12 @@ class Grid:
         return cls(scale, step, below, scale * np.sinh(step * np.arange(-below, above + 1)))
 
     def spread(self, values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Masses of the nodes, above min(values, last node); and E(values - last node)_+."""
+        """Return masses of the nodes, above min(values, last node); and E(values - last node)_+."""
         ones = np.ones((len(values), 1))
         return self.spread_products(Factors(ones, ones, values, masses, ones))
 
     def spread_products(self, of: Factors) -> tuple[FloatArray, FloatArray]:
-        """The same for all products of a scale and a value.
+        """Return the same for all products of a scale and a value.
 
         A few rows at a time: their products, and all that is computed from them, stay in the
         second-level cache, and in the same memory, which is not asked for again.
@@ -216,7 +218,8 @@ class Grid:
     def _place(
         self, kept: FloatArray, place: FloatArray, root: FloatArray, out: NDArray[np.intp]
     ) -> None:
-        """The cell of each value between the first and the last node; two arrays to work in."""
+        """Find the cell of each value between the first and the last node; two arrays to work
+        in."""
         # asinh |u| = log(|u| + sqrt(1 + u^2)), at a third of the time of NumPy's arcsinh.
         np.multiply(kept, 1.0 / self.scale, out=place)
         np.multiply(place, place, out=root)

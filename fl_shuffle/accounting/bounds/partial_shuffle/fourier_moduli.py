@@ -51,7 +51,8 @@ class Frequencies:
 
     @classmethod
     def of(cls, theta: float, count: int, sd: float, own: float) -> Frequencies:
-        """For `count` terms, the widest of which have a sum of deviation `sd`.
+        """Return the frequencies for `count` terms, the widest of which have a sum of deviation
+        `sd`.
 
         `own`: the deviation of the widest term's bulk: it decides how fast moduli fall.
         """
@@ -68,7 +69,7 @@ class Frequencies:
         return cls(theta, count, h, c[:exact], rest, middle, k1, k2, 0.5 * v * theta * theta)
 
     def modulus_between(self, share: FloatArray, s2: FloatArray, mu4: FloatArray) -> FloatArray:
-        """Lemma 4: at least |M(theta + ik)|/M(theta) for all k in [k_1, k_2].
+        """Return at least |M(theta + ik)|/M(theta) for all k in [k_1, k_2], by Lemma 4.
 
         `share` of the tilted mass is the bulk, with this variance and fourth central moment.
         """
@@ -79,7 +80,7 @@ class Frequencies:
 
 
 def _bulk(k: float, s2: FloatArray, mu4: FloatArray) -> FloatArray:
-    """v(k) of Lemma 4: E cos k(X - X') is at most this."""
+    """Return v(k) of Lemma 4: E cos k(X - X') is at most this."""
     result: FloatArray = 1.0 - k**2 * s2 + k**4 * (2.0 * mu4 + 6.0 * s2 * s2) / 24.0
     return result
 
@@ -113,7 +114,8 @@ class LogModuli:
     """Atoms with |phi - center| <= radius are the bulk."""
 
     def _columns(self, x: FloatArray) -> FloatArray:
-        """e^(theta x) times cos kx, sin kx at all exact frequencies, and moments in the bulk."""
+        """Return e^(theta x) times cos kx, sin kx at all exact frequencies, and moments in the
+        bulk."""
         grown = np.exp(self.line.theta * x)
         y = x - self.centre
         bulk = grown * (np.abs(y) <= self.radius)
@@ -122,7 +124,8 @@ class LogModuli:
         return np.concatenate([turned.real, turned.imag, moments], axis=1)
 
     def _turned(self, grown: FloatArray, x: FloatArray) -> NDArray[np.complex128]:
-        """grown e^(ijhx) for every exact frequency jh, by doubling: products cost less than sines.
+        """Return grown e^(ijhx) for every exact frequency jh, by doubling: products cost less than
+        sines.
 
         Each of its six products adds a few units in the last place, far below the N ROUND_OFF / 100
         that the whole bound is raised by.
@@ -139,13 +142,14 @@ class LogModuli:
         return turned
 
     def prepared(self) -> tuple[FloatArray, FloatArray]:
-        """The matrices that masses are multiplied by."""
+        """Return the matrices that masses are multiplied by."""
         low = np.concatenate([self._columns(x) for x in self.first], axis=1)
         high = np.concatenate([self._columns(x) for x in self.last], axis=1)
         return low, high
 
     def log_d(self, masses: FloatArray, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
-        """log D, one row a distribution, one column a phi; infinite where it overflows."""
+        """Return the log D, one row a distribution, one column a phi; infinite where it
+        overflows."""
         size, line = self.first[0].size, self.line
         low = (masses[:, :size] @ prepared[0]).reshape(len(masses), len(self.first), -1)
         high = (masses[:, size:] @ prepared[1]).reshape(len(masses), len(self.last), -1)
@@ -163,7 +167,7 @@ class LogModuli:
 
 
 def _central(moments: FloatArray, whole: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The bulk's share, variance and fourth central moment from its raw moments."""
+    """Return the bulk's share, variance and fourth central moment from its raw moments."""
     mass = np.maximum(moments[..., 0], 1e-300)
     m1, m2, m3, m4 = (moments[..., i] / mass for i in range(1, 5))
     s2 = np.maximum(m2 - m1 * m1, 0.0)

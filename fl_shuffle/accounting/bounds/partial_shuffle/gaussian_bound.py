@@ -162,7 +162,8 @@ class RoundGeometry:
         return math.sqrt(sum(each)) / self.count
 
     def worst(self, logs: FloatArray) -> FloatArray:
-        """sum_g (n_g/N) of the largest of each group's guides, which are along the first axis."""
+        """Return sum_g (n_g/N) of the largest of each group's guides, which are along the first
+        axis."""
         each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
         result: FloatArray = self.shares @ each.max(axis=1)
         return result
@@ -177,7 +178,8 @@ def predicted_delta(setting: RoundGeometry, epsilon: float) -> float:
 
 @lru_cache(maxsize=1 << 14)
 def gaussian_delta(setting: RoundGeometry, epsilon: float) -> float:
-    """The bound on delta(`epsilon`), both orders; the local delta where no constants are found.
+    """Return the bound on delta(`epsilon`), both orders; the local delta where no constants are
+    found.
 
     Kept: batches of one size are one setting, whichever of a run's clients are in them.
     """
@@ -216,7 +218,7 @@ class Search:
         return max(choose_cut(ends, self._setting)[2] / self._setting.count, LEAST_GOAL)
 
     def _tolerance_at(self, epsilon: float) -> float:
-        """How much more boxes may say than the largest value found, relatively.
+        """Return how much more boxes may say than the largest value found, relatively.
 
         A normal curve's delta grows with its variance to the power (1 + z^2)/2 at z deviations, and
         falls with the same power of epsilon. Far out, where few ratios decide, it falls less.
@@ -283,7 +285,7 @@ class Search:
         return min((main.least for main in self._left), default=math.inf)
 
     def _chosen(self, *goals: float, flatter: float = 1.0) -> MainTerm | None:
-        """Constants for the first of these goals that has some."""
+        """Return constants for the first of these goals that has some."""
         # alpha is the root of this over the weights' spread: it becomes `flatter` times as large.
         second = self._ends.second * flatter * flatter
         for wanted in goals:
@@ -293,7 +295,8 @@ class Search:
         return None
 
     def _looked_at(self, main: MainTerm) -> float:
-        """The bound with these constants, or a number between `best` and that; lowers `best`."""
+        """Return the bound with these constants, or a number between `best` and that; lowers
+        `best`."""
         found, self._ends = guided_bound(main, self._tolerance, self.best)
         found *= 1.0 + (10.0 + 0.01 * self._setting.count) * ROUND_OFF
         self.best = min(self.best, found)
@@ -301,7 +304,7 @@ class Search:
 
 
 def guided_bound(main: MainTerm, tolerance: float, useless: float = math.inf) -> tuple[float, Ends]:
-    """The bound with these constants of the swap, and the guides that led to it.
+    """Return the bound with these constants of the swap, and the guides that led to it.
 
     The worst others need not be on a line with client 1. Where they are not, K and the line are
     chosen for them, too: at once if that lowers what these others say. Where the guides alone reach
@@ -350,7 +353,7 @@ class Ends:
 
     @classmethod
     def of(cls, setting: RoundGeometry, a: float) -> Ends:
-        """At a = e^epsilon."""
+        """Return the ends at a = e^epsilon."""
         grams = tuple(area.corner(area.ends, a) for area in setting.covers)
         return cls._of(grams, max(float(np.max(second_moment(gram, a))) for gram in grams), a)
 
@@ -367,7 +370,7 @@ class Ends:
         return cls(grams, values, masses, second, grid.nodes, binned)
 
     def beside(self, more: Sequence[Gram], a: float) -> Ends:
-        """With one more of each group."""
+        """Return these ends with one more of each group."""
         grams = [
             (np.append(u, v), np.append(w, x), np.append(y, z))
             for (u, w, y), (v, x, z) in zip(self.grams, more, strict=True)
@@ -375,7 +378,7 @@ class Ends:
         return self._of(tuple(grams), self.second, a)
 
     def low_end(self, allowed: float) -> float:
-        """A node such that raising what lies below to it adds no more than this."""
+        """Return a node such that raising what lies below to it adds no more than this."""
         rise = np.cumsum(np.cumsum(self.binned[:, :-1], axis=1) * np.diff(self.wide), axis=1)
         return float(self.wide[int(np.searchsorted(rise.max(axis=0), allowed))])
 
@@ -387,7 +390,8 @@ def _padded(x: FloatArray, size: int) -> FloatArray:
 def choose_cut(
     ends: Ends, setting: RoundGeometry, swap: Swap | None = None
 ) -> tuple[float, float, float]:
-    """(K, theta, about E(sum)_+): the least normal estimate of E(sum min(L, K))_+ plus the cut.
+    """Return (K, theta, about E(sum)_+): the least normal estimate of E(sum min(L, K))_+ plus the
+    cut.
 
     With a swap, of phi(L) and beta. Decides free parameters, proves nothing.
     """
@@ -434,7 +438,7 @@ class MainTerm:
         swap: Swap,
         chosen: tuple[float, float] | None = None,
     ) -> None:
-        """`chosen`: K and theta, instead of the best ones."""
+        """Choose the best K and theta, or take those `chosen`."""
         self._setting, self._a, self.ends, self.swap = setting, a, ends, swap
         spread = math.sqrt(ends.second - (a - 1.0) ** 2)
         cut, theta, goal = choose_cut(ends, setting, swap)
@@ -454,7 +458,7 @@ class MainTerm:
         """The bound over the guides alone: not a bound, and about the least that one can be."""
 
     def beside(self, more: Sequence[Gram]) -> MainTerm:
-        """K and the line chosen again, with these guides as well."""
+        """Return K and the line chosen again, with these guides as well."""
         return MainTerm(self._setting, self._a, self.ends.beside(more, self._a), self.swap)
 
     @property
@@ -473,7 +477,7 @@ class MainTerm:
         return float(self._grid.nodes[-1])
 
     def _best_line(self, masses: FloatArray, thetas: FloatArray) -> LogModuli:
-        """The line on which the ends' sums are least."""
+        """Return the line on which the ends' sums are least."""
         swap, n = self.swap, self._setting.count
         phi = swap.lift(self._grid.nodes, LAMBDA)
         mean, second = masses @ phi, masses @ (phi * phi)
@@ -502,7 +506,8 @@ class MainTerm:
         return self._transform_on(*best[1:])
 
     def _transform_on(self, line: Frequencies, centre: float, radius: float) -> LogModuli:
-        """phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda."""
+        """Return a transform for all w: phi_w agrees with phi_lambda above zero for w >= lambda,
+        below it for w <= lambda."""
         t, swap = self._grid.nodes, self.swap
         negative, positive = t[: self._grid.below], t[self._grid.below :]
         first = [swap.lift(negative, w) for w in swap.nodes[1:].tolist()]
@@ -511,7 +516,7 @@ class MainTerm:
         return LogModuli(line, first, last, pairs, centre, radius)
 
     def bound(self, tolerance: float, most: float = math.inf, known: float = 0.0) -> Bound:
-        """The whole bound: the mean over the others of what the worst of their group adds.
+        """Return the whole bound: the mean over the others of what the worst of their group adds.
 
         prod_g D_g^(n_g/N) <= S sum_g (n_g/N) D_g/s_g (weighted means), so main and cut are one
         maximum. Any s_g > 0 are valid: first the largest D_g of the guides, then those of the boxes
@@ -572,7 +577,7 @@ class MainTerm:
         ]
 
     def _log_main(self, scales: FloatArray) -> float:
-        """log of e^(theta beta) prod_g s_g^(n_g/N)."""
+        """Return the log of e^(theta beta) prod_g s_g^(n_g/N)."""
         log_main = float(self._setting.shares @ scales)
         log_main += self.theta * self.swap.beta
         return log_main
@@ -594,14 +599,14 @@ class MainTerm:
     def value(
         self, area: Cover, weights: FloatArray, boxes: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
+        """Return the log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
         parts = np.array_split(boxes, 1 + len(boxes) // CHUNK)
         found = [self._of_grams(area.corner(part, self._a), weights) for part in parts]
         logs, cuts = zip(*found, strict=True)
         return np.concatenate(logs), np.concatenate(cuts)
 
     def _of_grams(self, gram: Gram, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same of Gram matrices."""
+        """Return the same of Gram matrices."""
         laws = factors(gram, self._a, FINE)
         masses, over = self._grid.spread_products(laws)
         log = self._transform.log_d(masses, self._prepared)
@@ -633,7 +638,8 @@ class OffLine(Exception):
 
 
 def nondecreasing(d: FloatArray) -> FloatArray:
-    """D' of Theorem 2, step 4: at 0 at least that at lambda, from lambda on a running maximum."""
+    """Return D' of Theorem 2, step 4: at 0 at least that at lambda, from lambda on a running
+    maximum."""
     result = np.maximum.accumulate(d, axis=1)
     result[:, 0] = np.maximum(d[:, 0], d[:, 1])
     result[:, 1:] = np.maximum.accumulate(d[:, 1:], axis=1)

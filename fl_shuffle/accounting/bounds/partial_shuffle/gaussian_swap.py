@@ -70,20 +70,20 @@ class Swap:
         return 1.0 + self.zeta / self.m
 
     def lift(self, x: FloatArray, w: float) -> FloatArray:
-        """phi_w(x) of Theorem 2."""
+        """Return phi_w(x) of Theorem 2."""
         against = np.maximum((LAMBDA - w) * x, 0.0)
         result: FloatArray = x + (against + self.huber(x)) / self.m
         return result
 
     def huber(self, x: FloatArray) -> FloatArray:
-        """max over s in [-lambda, zeta - lambda] of s x - alpha s^2/2."""
+        """Return max over s in [-lambda, zeta - lambda] of s x - alpha s^2/2."""
         s = np.clip(x / self.alpha, -LAMBDA, self.zeta - LAMBDA)
         result: FloatArray = s * x - 0.5 * self.alpha * s * s
         return result
 
 
 def excess(t: FloatArray, c: float) -> FloatArray:
-    """E(Z - t)_+ for t > 0, Z lognormal with mean one and parameter `c`; rounded up."""
+    """Return E(Z - t)_+ for t > 0, Z lognormal with mean one and parameter `c`; rounded up."""
     log = np.log(t) / c
     upper = ndtr(0.5 * c - log)
     result: FloatArray = np.maximum(upper - t * ndtr(-0.5 * c - log), 0.0) + 64.0 * UNIT * upper
@@ -92,19 +92,19 @@ def excess(t: FloatArray, c: float) -> FloatArray:
 
 @lru_cache(maxsize=1 << 10)
 def _weights_law(c: float) -> tuple[FloatArray, FloatArray]:
-    """Atoms and masses above min(Z, last atom) in the convex order."""
+    """Return atoms and masses above min(Z, last atom) in the convex order."""
     t, p = factor_law(np.array([c]), Y)
     return t[0], p[0]
 
 
 def capped_weights(groups: Groups, zeta: float) -> list[tuple[FloatArray, FloatArray, int]]:
-    """Above min(Z_g, zeta) in the convex order, and how many of them there are."""
+    """Return laws above min(Z_g, zeta) in the convex order, and how many of them there are."""
     laws = [(*_weights_law(c), n) for c, n in groups]
     return [(np.minimum(t, zeta), p, n) for t, p, n in laws]
 
 
 def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) -> Swap | None:
-    """Constants at which (A), (B), (C) cost about `goal` / 200 each; None if there are none.
+    """Return constants at which (A), (B), (C) cost about `goal` / 200 each; None if there are none.
 
     `second`: E L^2 of the worst others; it decides alpha, of which any value is valid.
     """
@@ -140,7 +140,7 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
 def drift_of_weights(
     groups: Groups, zeta: float, kappa: float, log_goal: float
 ) -> tuple[float, float]:
-    """(C): the least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`.
+    """Return (C): the least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`.
 
     It is at most e^(-1 - tau beta)/tau prod_g (E hbar(Z_g))^(n_g), hbar(z) = e^(tau kappa (z -
     lambda)^2) up to zeta and its tangent beyond.
@@ -163,7 +163,8 @@ def drift_of_weights(
 
 
 def node_weights(x: FloatArray, c: float) -> FloatArray:
-    """p_i of Theorem 2, step 4: weights of D' at the nodes 0, lambda, .., zeta for radius `c`.
+    """Return p_i of Theorem 2, step 4: weights of D' at the nodes 0, lambda, .., zeta for radius
+    `c`.
 
     Under omega Z = e^(c^2) Z', Z' of mean one. Below lambda E_omega(lambda - Z)_+ is at most the
     same of Z'; above, E_i = E_omega(Z - x_i)_+ has the slopes of the nodes.

@@ -35,7 +35,8 @@ LEAST_RATIO = 1e-6
 
 
 def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
-    """Lemma 2: r at the distance C_2 = `other`, p and q on the circle of radius C_1 = `own`.
+    """Return Lemma 2's configurations: r at the distance C_2 = `other`, p and q on the circle of
+    radius C_1 = `own`.
 
     At the angles g_1, g_2 >= 0, g_1 + g_2 <= pi, from the point opposite to r, on its two sides.
     """
@@ -46,8 +47,8 @@ def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
 
 
 def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray, a: float) -> Gram:
-    """Lemma 3: a Gram matrix above all G with U <= u2, W <= w2, |p - q|^2 <= `chord` and
-    |(u2 - U) - (w2 - W)| <= `spread`.
+    """Return Lemma 3's corner: a Gram matrix above all G with U <= u2, W <= w2, |p - q|^2 <=
+    `chord` and |(u2 - U) - (w2 - W)| <= `spread`.
 
     U' = u2 + e, W' = w2 + e, X' = max((U' + W' - chord - s^2)/2, -sqrt(U'W')), s = sqrt(e + spread)
     - sqrt(e). Every e >= 0 is valid; of those tried the one of the least E L^2 is
@@ -64,14 +65,14 @@ def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray
 
 
 def second_moment(gram: Gram, a: float) -> FloatArray:
-    """E L^2."""
+    """Return E L^2."""
     u, w, x = (np.exp(np.minimum(each, 300.0)) for each in gram)
     result: FloatArray = u - 2.0 * a * x + a * a * w
     return result
 
 
 def worst_variance(own: float, other: float, move: float, a: float) -> float:
-    """Var L of others on one line with client 1, at the worse end: a scale, not a bound."""
+    """Return Var L of others on one line with client 1, at the worse end: a scale, not a bound."""
     far, near = own + other, own + other - move
     across = far * near
     ends = (far * far, near * near, across), (near * near, far * far, across)
@@ -105,7 +106,8 @@ class Cover:
         return np.array([[far, far, far - near, far - near], [near, near, near - far, near - far]])
 
     def start(self, cells: int) -> FloatArray:
-        """Boxes that cover everything: `cells` to a side, in the record unit fewer, longer ones."""
+        """Return boxes that cover everything: `cells` to a side, in the record unit fewer, longer
+        ones."""
         if self.client_unit:
             first = second = np.linspace(0.0, math.pi, cells + 1)
         else:
@@ -117,7 +119,7 @@ class Cover:
         return self.kept(boxes.reshape(-1, 4))
 
     def halves(self, boxes: FloatArray) -> FloatArray:
-        """Every box halved both ways; further columns are handed on."""
+        """Return every box halved both ways; further columns are handed on."""
         low1, high1, low2, high2 = boxes.T[:4]
         mid1, mid2 = 0.5 * (low1 + high1), 0.5 * (low2 + high2)
         parts = [
@@ -130,7 +132,8 @@ class Cover:
         return self.kept(np.concatenate(quarters))
 
     def middles(self, boxes: FloatArray) -> FloatArray:
-        """A box of no width in each, where most likely a configuration lies: a guide, no more."""
+        """Return a box of no width in each, where most likely a configuration lies: a guide, no
+        more."""
         low1, high1, low2, high2 = boxes.T
         mid1, mid2 = 0.5 * (low1 + high1), 0.5 * (low2 + high2)
         if self.client_unit:
@@ -144,7 +147,7 @@ class Cover:
         return np.column_stack([mid1, mid1, mid2, mid2])
 
     def kept(self, boxes: FloatArray) -> FloatArray:
-        """Without the boxes that hold no configuration at all.
+        """Return the boxes without those that hold no configuration at all.
 
         Record unit: |U - W| <= |p - q| (sqrt(U) + sqrt(W)), W >= 0, and `chord` is not negative.
         """
@@ -178,7 +181,7 @@ class Cover:
         return np.minimum(result, self.move**2)
 
     def corner(self, boxes: FloatArray, a: float) -> Gram:
-        """Lemma 3 for every box."""
+        """Return the corner of Lemma 3 for every box."""
         low1, high1, low2, high2 = boxes.T
         if not self.client_unit:
             chord = np.maximum(self.chord(low1, high2), 0.0)
@@ -195,6 +198,7 @@ class Cover:
 
 
 def cover(own: float, other: float, move: float) -> Cover:
-    """The cover for a client of radius `own` among others of radius `other`; larger is safe."""
+    """Return the cover for a client of radius `own` among others of radius `other`; larger is
+    safe."""
     own = max(own, 0.5 * move)
     return Cover(own, max(other, LEAST_RATIO * own), move)

@@ -47,7 +47,7 @@ class LocalProfile:
     kinks: FloatArray | None = None
 
     def __call__(self, s: FloatArray) -> FloatArray:
-        """h(s), elementwise."""
+        """Return h(s), elementwise."""
         return self.value(np.asarray(s, dtype=np.float64))
 
     @property
@@ -56,12 +56,13 @@ class LocalProfile:
         return float(self.value(np.array([self.top]))[0])
 
     def local_delta(self, epsilon: float) -> float:
-        """The divergence of one report at `epsilon`, the shuffler ignored."""
+        """Return the divergence of one report at `epsilon`, the shuffler ignored."""
         largest = PARTIAL_SHUFFLE_MAX_EXPONENT
         return min(1.0, float(self.value(np.array([math.exp(min(epsilon, largest))]))[0]))
 
     def local_epsilon(self, delta: float) -> float:
-        """The smallest epsilon >= 0 with local_delta(epsilon) <= `delta`; may be infinite."""
+        """Return the smallest epsilon >= 0 with local_delta(epsilon) <= `delta`; may be
+        infinite."""
         if self.local_delta(0.0) <= delta:
             return 0.0
         high = math.log(self.top)
@@ -73,12 +74,14 @@ class LocalProfile:
 
 
 def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
-    """Any (epsilon0, delta0)-DP randomizer: delta0 + (1-delta0)(e^eps0 - s)_+/(1 + e^eps0)."""
+    """Return the profile of any (epsilon0, delta0)-DP randomizer: delta0 + (1-delta0)(e^eps0 -
+    s)_+/(1 + e^eps0)."""
     return points([(epsilon0, delta0)])
 
 
 def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
-    """A randomizer that is (eps, delta)-DP for every listed pair, an epsilon near 0 rounded up.
+    """Return a randomizer that is (eps, delta)-DP for every listed pair, an epsilon near 0 rounded
+    up.
 
     Raises `InvalidValueError` for an empty list, or a pair out of range.
     """
@@ -106,7 +109,8 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
 
 
 def laplace(ratio: float) -> LocalProfile:
-    """Laplace noise on a vector that moves by at most `ratio` noise scales in l1."""
+    """Return the profile of Laplace noise on a vector that moves by at most `ratio` noise scales in
+    l1."""
     require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=PROFILE_MAX_EPSILON)
 
     def value(s: FloatArray) -> FloatArray:
@@ -117,6 +121,6 @@ def laplace(ratio: float) -> LocalProfile:
 
 
 def _log(s: FloatArray) -> FloatArray:
-    """Of s >= 0, finite."""
+    """Return ln s for s >= 0, finite."""
     result: FloatArray = np.log(np.maximum(s, TINY))
     return result

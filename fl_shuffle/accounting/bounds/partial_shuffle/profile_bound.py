@@ -56,7 +56,7 @@ PROFILE_PREDICTED_DELTAS = 1e-12, 0.99
 
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
-    """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
+    """Return an upper bound on delta(epsilon) with `count` others; infinite where none is found."""
     # The curve does not rise, and where the profile ends it has fallen as far as it will: beyond,
     # values of L would only overflow.
     epsilon = min(epsilon, math.log(profile.top))
@@ -72,8 +72,8 @@ def convex_order_delta(
     hiding: LocalProfile,
     count: int,
 ) -> float:
-    """The bound for a distribution L* that dominates every L_k in convex order; infinite if none is
-    found.
+    """Return the bound for a distribution L* that dominates every L_k in convex order; infinite if
+    none is found.
 
     `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
     the ratios at which the profile behind `law` bends, if it is piecewise linear.
@@ -103,7 +103,7 @@ def convex_order_delta(
 def _atoms(
     law: AmplificationDistribution, kinks: FloatArray | None, count: int
 ) -> tuple[AtomicDistribution, float]:
-    """Atoms that dominate min(L*, K), and E(L* - K)_+."""
+    """Return atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
         atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], CONVEX_ORDER_ROUNDING)
         return atoms, extra
@@ -116,7 +116,7 @@ def _atoms(
 
 
 def _predicted(atoms: AtomicDistribution, count: int) -> float:
-    """A saddle-point estimate of the main term, to share out the costs."""
+    """Return a saddle-point estimate of the main term, to share out the costs."""
     theta = tilt_at_saddle_point(atoms, [(1.0, count - 1)])
     moment = TiltedMoments.of(atoms, theta)
     tilted = atoms.probabilities * np.exp(theta * atoms.values) / moment.value
@@ -128,7 +128,7 @@ def _predicted(atoms: AtomicDistribution, count: int) -> float:
 
 
 def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
-    """zeta and h(zeta), at most `allowed` above what no zeta takes away."""
+    """Return zeta and h(zeta), at most `allowed` above what no zeta takes away."""
     caps = np.geomspace(1.0, hiding.top, CONVEX_ORDER_CAPS)[1:]
     over = hiding(caps)
     first = int(np.argmax(over - hiding.beyond <= allowed))
@@ -136,7 +136,7 @@ def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
 
 
 def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
-    """Where to bend the distribution of w between 0 and zeta."""
+    """Return where to bend the distribution of w between 0 and zeta."""
     most = CONVEX_ORDER_BENDS
     if hiding.kinks is not None and hiding.kinks.size < most:
         return hiding.kinks[hiding.kinks < zeta * ROUND_DOWN]
@@ -144,7 +144,8 @@ def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
 
 
 def lifted(atoms: AtomicDistribution, gain: float, loss: float) -> AtomicDistribution:
-    """The distribution of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+    """Return the distribution of L + gain L^+ + loss L^-, rounded up: convex and increasing in
+    L."""
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
     return AtomicDistribution(values + 16.0 * UNIT * np.abs(values), atoms.probabilities)
 

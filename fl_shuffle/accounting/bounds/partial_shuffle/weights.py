@@ -29,7 +29,7 @@ FACTORS = np.geomspace(0.15, 4.0, 30)
 
 
 def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """min(Z, last value), spread to `values` (from 0 up), for E(t - Z)_+ <= `below` there.
+    """Return min(Z, last value), spread to `values` (from 0 up), for E(t - Z)_+ <= `below` there.
 
     `below` may be off by a billionth, or have underflown. E(t - w)_+ of the result is the chords of
     larger numbers, all sums of positive terms: nowhere smaller than that of min(Z, last value).
@@ -44,7 +44,7 @@ def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, Flo
 def floor_of_sum(
     groups: Sequence[tuple[FloatArray, FloatArray, int]], log_goal: float
 ) -> tuple[float, float] | None:
-    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`; None where no rate keeps the goal.
+    """Return m, and a bound on E(1 - S/m)_+ near e^`log_goal`; None where no rate keeps the goal.
 
     S is the sum of independent weights: groups of (values, probabilities, number). With x = tau m
     it is at most e^(x - 1)/x prod (E e^(-tau w))^n: the largest m = x/tau that keeps the goal.

@@ -36,7 +36,8 @@ formula's round-off, for every delta from 10^-78 on."""
 def sum_mu(
     scale: Vector, shift: Vector, grid: Vector, present: Counts, honest: int | None = None
 ) -> Vector:
-    """The Gaussian-DP parameter of one released sum, per class of clients [classes]; rounded up.
+    """Return the Gaussian-DP parameter of one released sum, per class of clients [classes]; rounded
+    up.
 
     `present[c]` reports of class c arrived, with noise `scale[c]` on a grid of step `grid[c]`; at
     least `honest` of them (all, if None) come from clients whose noise the adversary does not know,
@@ -51,7 +52,8 @@ def sum_mu(
 def hiding_variance(
     scale: Vector, grid: Vector, present: Counts, honest: int | None = None
 ) -> Vector:
-    """Variance per coordinate of the noise that provably hides a client of each class [classes].
+    """Return the variance per coordinate of the noise that provably hides a client of each class
+    [classes].
 
     A report counts beside another only if the noise of the one on the finer grid bridges the steps
     of the coarser grid (`_companies`); otherwise the finer one shows through the sum.
@@ -73,7 +75,7 @@ def hiding_variance(
 def drawn_variance(
     scale: Vector, grid: Vector, clients: Counts, participation: float, rare: float
 ) -> Vector:
-    """As `hiding_variance`, where each of `clients` [classes] reports by its own public coin.
+    """Return `hiding_variance` where each of `clients` [classes] reports by its own public coin.
 
     A round has less with probability `rare` at most (Chernoff's bound).
     """
@@ -90,14 +92,14 @@ def drawn_variance(
 
 
 def _counted(scale: Vector, grid: Vector) -> tuple[Vector, Vector, Vector]:
-    """Variance of each class's noise, what of it counts, and what bridges its grid."""
+    """Return the variance of each class's noise, what of it counts, and what bridges its grid."""
     variance = scale * scale
     bridged = 2.0 * (GRID_SMOOTHING * grid) ** 2
     return variance, variance - 2.0 * bridged, bridged
 
 
 def attacked_variance(scale: Vector, present: Counts, honest: int | None = None) -> Vector:
-    """The most noise per coordinate that can hide a client of each class [classes].
+    """Return the most noise per coordinate that can hide a client of each class [classes].
 
     It is what stands in the sum if the honest clients are those of the smallest noise.
     """
@@ -111,7 +113,8 @@ def attacked_variance(scale: Vector, present: Counts, honest: int | None = None)
 def _companies(
     variance: Vector, bridged: Vector, usable: NDArray[np.bool_]
 ) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """(classes, classes whose reports count beside theirs): usually one pair, all of them."""
+    """Return (classes, classes whose reports count beside theirs): usually one pair, all of
+    them."""
     if not usable.any():
         return []
     if variance[usable].min() >= bridged[usable].max():
@@ -127,7 +130,8 @@ def _companies(
 
 
 def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
-    """Each class's own value plus the `others` smallest values of other clients; rounded down.
+    """Return each class's own value plus the `others` smallest values of other clients; rounded
+    down.
 
     `counts[c]` clients have `values[c]`. With fewer others than asked, all of theirs.
     """
@@ -136,7 +140,7 @@ def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
     others = min(others, int(upto[-1]) - 1)
 
     def smallest(number: int) -> tuple[float, float]:
-        """The sum of the smallest `number` values, and the last of them."""
+        """Return the sum of the smallest `number` values, and the last of them."""
         if number == 0:
             return 0.0, -np.inf
         last = int(np.searchsorted(upto, number))
@@ -152,21 +156,24 @@ def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
 
 
 def _rounded_down(values: Vector) -> float:
-    """Below one by more than the relative round-off of a sum over the classes."""
+    """Return a sum's factor: below one by more than the relative round-off of a sum over the
+    classes."""
     return 1.0 - (len(values) + 8) * 2.0 * UNIT
 
 
 def sum_epsilon(delta: float, mu: float) -> float:
-    """The smallest epsilon at `delta` of sums with Gaussian-DP parameter `mu`; rounded up."""
+    """Return the smallest epsilon at `delta` of sums with Gaussian-DP parameter `mu`; rounded
+    up."""
     return gaussian_epsilon(delta * SUM_DELTA_SHARE, mu)
 
 
 def sum_epsilons(delta: float, mu: ArrayLike) -> Vector:
-    """`sum_epsilon` of every mu, elementwise."""
+    """Return `sum_epsilon` of every mu, elementwise."""
     return gaussian_epsilons(delta * SUM_DELTA_SHARE, mu)
 
 
 def sum_profile(epsilon: ArrayLike, mu: ArrayLike) -> Vector:
-    """Upper bound on delta at each epsilon >= 0 of sums with Gaussian-DP parameter `mu`."""
+    """Return an upper bound on delta at each epsilon >= 0 of sums with Gaussian-DP parameter
+    `mu`."""
     delta = gaussian_profile(epsilon, mu) / SUM_DELTA_SHARE
     return np.minimum(1.0, delta + np.where(delta > 0.0, SUM_LATTICE_LOSS, 0.0))

@@ -34,7 +34,8 @@ def laplace_sum_mu(
     dimension: int,
     honest: int | None = None,
 ) -> Vector:
-    """The Gaussian parameter of one sum, per class [classes], but for probability `SUM_RARE`.
+    """Return the Gaussian parameter of one sum, per class [classes], but for probability
+    `SUM_RARE`.
 
     As `sum_mu`, for Laplace scales and l1 shifts of vectors of `dimension` coordinates. Infinite
     where the client's own guarantee is all that counts.
@@ -59,7 +60,7 @@ def laplace_sum_mu(
 
 
 def _small(scale: Vector, coarsest: float) -> Vector:
-    """How likely it is that the noise of one coordinate does not bridge the grid."""
+    """Return how likely it is that the noise of one coordinate does not bridge the grid."""
     result: Vector = -np.expm1(-2.0 * (GRID_SMOOTHING * coarsest / scale) ** 2)
     return result
 
@@ -73,7 +74,8 @@ def _sure_variance(
     dimension: int,
     honest: int,
 ) -> float:
-    """Variance that every coordinate has, counting grids up to `coarsest`; 0 if none is sure.
+    """Return the variance that every coordinate has, counting grids up to `coarsest`; 0 if none is
+    sure.
 
     For a client on the grid `own`: it also needs one honest report on a grid no coarser than its
     own that bridges the coarsest, in every coordinate.
@@ -98,7 +100,8 @@ def _sure_variance(
 
 
 def _bad_coordinates(small: float, dimension: int) -> int:
-    """No more coordinates than this have a small own E, but for a quarter of `SUM_RARE`."""
+    """Return a number that coordinates with a small own E do not exceed, but for a quarter of
+    `SUM_RARE`."""
     rare, mean = math.log(0.25 * SUM_RARE), small * dimension
     if mean > 5.0:
         # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.

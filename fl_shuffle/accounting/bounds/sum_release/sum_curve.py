@@ -33,20 +33,21 @@ class SumCurve:
     rounds: int = 0
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon (nats) at `delta`, rounded up."""
+        """Return the smallest epsilon (nats) at `delta`, rounded up."""
         if math.isfinite(self.mu) and delta > self.rare:
             return sum_epsilon(delta - self.rare, self.mu)
         return laplace_epsilon(delta, self.pure, self.rounds) if self.rounds else math.inf
 
     def profile(self, epsilons: ArrayLike) -> Vector:
-        """Upper bounds on delta at each epsilon >= 0."""
+        """Return upper bounds on delta at each epsilon >= 0."""
         grid = np.asarray(epsilons, dtype=np.float64)
         if math.isfinite(self.mu):
             return np.minimum(1.0, sum_profile(grid, self.mu) + self.rare)
         return laplace_delta(grid, self.pure, self.rounds)
 
     def trade_off(self, type_one: ArrayLike) -> Vector:
-        """A lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
+        """Return a lower bound on an attacker's type II error at each type I error, to plot
+        (f-DP)."""
         if not math.isfinite(self.mu):
             return trade_off(type_one, self.profile, self.epsilon(1e-9), 60)
         errors = np.asarray(type_one, dtype=np.float64)
