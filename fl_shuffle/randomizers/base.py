@@ -46,24 +46,24 @@ class Noise:
         self._clients = clients
 
     def normal(self) -> FloatArray:
-        """Standard normal variates, [k, d]; the same at every call."""
+        """Return standard normal variates, [k, d]; the same at every call."""
         return self._stream.rows("normal", self._clients)
 
     def laplace(self) -> FloatArray:
-        """Laplace variates of scale 1, [k, d]; the same at every call."""
+        """Return Laplace variates of scale 1, [k, d]; the same at every call."""
         return self._stream.rows("laplace", self._clients)
 
     def uniform(self, count: int) -> FloatArray:
-        """`count` numbers in (0, 1) for each client, [k, count]; the same at every call with that
-        count."""
+        """Return `count` numbers in (0, 1) for each client, [k, count]; the same at every call with
+        that count."""
         return self._stream.uniform(self._clients, count)
 
     def generators(self) -> list[np.random.Generator]:
-        """A NumPy generator for each client."""
+        """Return a NumPy generator for each client."""
         return [self._stream.numpy_generator(client) for client in self._clients.tolist()]
 
     def keys(self) -> list[bytes]:
-        """16 bytes for each client, for exact samplers; the same at every call."""
+        """Return 16 bytes for each client, for exact samplers; the same at every call."""
         return [self._stream.words_key(client) for client in self._clients.tolist()]
 
 
@@ -102,20 +102,20 @@ class LocalRandomizer(ABC):
     """Whether `reports` takes means on a device other than the processor."""
 
     def __init__(self, epsilon: FloatArray, delta: FloatArray, radius: FloatArray) -> None:
-        """Arrays [clients], all public: the budgets (nats), and the norm that bounds each client's
-        mean. Calibrate here; raise `ConfigError` for budgets that have no such randomizer."""
+        """Calibrate for arrays [clients], all public: the budgets (nats), and the norm that bounds
+        each client's mean. Raise `ConfigError` for budgets that have no such randomizer."""
         self.epsilon = epsilon
         self.delta = delta
         self.radius = radius
 
     @abstractmethod
     def bound(self) -> FloatArray:
-        """[clients]: no coordinate of an honest report is larger in size. What is beyond is cut off
-        at the client, and refused by the shuffler."""
+        """Return [clients]: no coordinate of an honest report is larger in size. What is beyond is
+        cut off at the client, and refused by the shuffler."""
 
     @abstractmethod
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """The reports [k, d] of `clients` [k], whose clipped means are the rows of `means`.
+        """Return the reports [k, d] of `clients` [k], whose clipped means are the rows of `means`.
 
         It must not raise, nor return what is not finite, because of what a mean holds: such a
         client sends no report, and everybody sees who did not. Where it raises for clients
@@ -123,8 +123,8 @@ class LocalRandomizer(ABC):
         """
 
     def grid(self) -> FloatArray:
-        """[clients]: each one's public grid, the smallest power of two that is at least 2^-22 of
-        its bound. Raises `ConfigError` for bounds that are none."""
+        """Return [clients]: each one's public grid, the smallest power of two that is at least
+        2^-22 of its bound. Raises `ConfigError` for bounds that are none."""
         bound = np.asarray(self.bound(), dtype=np.float64)
         if bound.shape != self.radius.shape or not bool(
             ((bound >= SMALLEST) & (bound <= LARGEST)).all()
@@ -137,14 +137,14 @@ class LocalRandomizer(ABC):
         return np.asarray(np.ldexp(1.0, exponent - (mantissa == 0.5)), dtype=np.float64)
 
     def largest(self) -> FloatArray:
-        """[clients]: what no coordinate of a report on the grid exceeds in size."""
+        """Return [clients]: what no coordinate of a report on the grid exceeds in size."""
         # Rounded to a grid of at most 2^-21 of the bound.
         return np.asarray((1.0 + 2.0**-20) * self.bound(), dtype=np.float64)
 
     def reports(self, means: Tensor, clients: Ids, stream: NoiseStream) -> Tensor:
-        """What leaves the clients, float32 [k, d], in place of their means: what `randomize` makes
-        of these, cut to the bound and rounded to the grid; NaN for clients for whom it raises, or
-        returns what is not finite: they send no report.
+        """Return what leaves the clients, float32 [k, d], in place of their means: what `randomize`
+        makes of these, cut to the bound and rounded to the grid; NaN for clients for whom it
+        raises, or returns what is not finite: they send no report.
 
         A randomizer that knows how may do all of it in one pass.
         """
@@ -176,7 +176,7 @@ class LocalRandomizer(ABC):
         return made
 
     def restricted(self, clients: Ids) -> LocalRandomizer:
-        """The randomizer of these clients alone, in this order; ids may repeat."""
+        """Return the randomizer of these clients alone, in this order; ids may repeat."""
         return _OfSome(self, clients)
 
 
@@ -206,11 +206,11 @@ class OfOneMean(LocalRandomizer):
         self._function = function
 
     def bound(self) -> FloatArray:
-        """So far beyond every mean that only nonsense is cut."""
+        """Return a bound so far beyond every mean that only nonsense is cut."""
         return np.full(len(self.radius), SINGLE_REACH * float(self.radius.max()))
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """One client at a time."""
+        """Return one client at a time."""
         reports = np.empty(means.shape)
         for row, (client, generator) in enumerate(
             zip(clients.tolist(), noise.generators(), strict=True)
@@ -232,7 +232,7 @@ Maker = Callable[[FloatArray, FloatArray, FloatArray], LocalRandomizer]
 
 
 def load_randomizer(path: str) -> tuple[Maker, int]:
-    """What makes the randomizer at `module:attribute` (a subclass of `LocalRandomizer`, or a
+    """Return what makes the randomizer at `module:attribute` (a subclass of `LocalRandomizer`, or a
     function of one mean), and the norm in which it wants means clipped.
 
     Raises `ConfigError` if it is neither.
