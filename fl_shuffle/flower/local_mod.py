@@ -87,7 +87,7 @@ class LocalRandomizerMod:
         self._untold = [METRICS_STAY]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Flower's mod protocol. What goes wrong on a deployed node is redacted."""
+        """Follow Flower's mod protocol. What goes wrong on a deployed node is redacted."""
         quiet_on_ray()
         try:
             return self._answer(message, context, call_next)
@@ -116,7 +116,7 @@ class LocalRandomizerMod:
     def _randomized(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> ArrayRecord:
-        """The received arrays minus the report."""
+        """Return the received arrays minus the report."""
         layout = ArrayLayout.of(model_in(message.content))
         itself = OwnClients(layout, lambda _: nullcontext((message, context)))
         model = torch.from_numpy(layout.flatten(model_in(message.content)))

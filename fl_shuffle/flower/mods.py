@@ -46,7 +46,7 @@ _AS_ZERO = "; it counts as zero, and the report is sent"
 
 
 def unanswered(message: Message) -> Message:
-    """The reply to a message that does not reach the app."""
+    """Return the reply to a message that does not reach the app."""
     kind = message.metadata.message_type
     refusals.note("type", f"a message of type {kind!r} is not answered")
     return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
@@ -139,7 +139,8 @@ class ShuffleClientApp(ClientApp):
             return failed(message, context, error)
 
     def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The last of the mods: reports, or which clients this node plays, and nothing else."""
+        """Return the last of the mods: reports, or which clients this node plays, and nothing
+        else."""
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.QUERY) or messages.expired(message):
             return unanswered(message)
@@ -153,7 +154,7 @@ class ShuffleClientApp(ClientApp):
         return answered(request, answer, clip=clip, randomize=parts.randomizer)
 
     def _clipper(self, parts: RunParts, request: Request, call_next: ClientAppCallable) -> Clipper:
-        """Of the app's updates, or of the gradients of its records."""
+        """Return the clipper of the app's updates, or of the gradients of its records."""
         config, declared = parts.config, parts.config.privacy.randomizer == "declared"
         clients = OwnClients(
             messages.ArrayLayout.of(messages.model_in(request.message.content)),
@@ -179,7 +180,7 @@ class ShuffleClientApp(ClientApp):
 
 @contextmanager
 def as_client(request: Request, count: int, client: int) -> Iterator[tuple[Message, Context]]:
-    """The request as one of the run's `count` clients gets it, with a context of its own.
+    """Yield the request as one of the run's `count` clients gets it, with a context of its own.
 
     What the app leaves in `state` is kept in the node's, under the client's number.
     """
@@ -223,8 +224,8 @@ class OwnClients:
         _round: int,
         tally: NonfiniteRecords,
     ) -> Tensor:
-        """`Rows` of the app's own training: (received - trained) of each client, float32 [k, d];
-        what is not finite is the clipper's affair."""
+        """Return `Rows` of the app's own training: (received - trained) of each client, float32 [k,
+        d]; what is not finite is the clipper's affair."""
         received = model.numpy()
 
         def update(message: Message, context: Context, row: NDArray[np.float32]) -> None:
@@ -242,7 +243,7 @@ class OwnClients:
     def means(
         self, gradients: RecordGradients, model: Tensor, clients: Ids, round_number: int
     ) -> Tensor:
-        """A `Clipper` of the app's own records, each client's by itself."""
+        """Return a `Clipper` of the app's own records, each client's by itself."""
 
         def mean(message: Message, context: Context, row: NDArray[np.float32]) -> None:
             client = int(context.node_config[PARTITION])
@@ -253,8 +254,8 @@ class OwnClients:
     def _rows(
         self, clients: Ids, compute: Callable[[Message, Context, NDArray[np.float32]], None]
     ) -> Tensor:
-        """A row for each client, float32 [k, d], which `compute` fills from what the client gets:
-        its message and context."""
+        """Return a row for each client, float32 [k, d], which `compute` fills from what the client
+        gets: its message and context."""
         rows = np.zeros((len(clients), self.layout.size), dtype=np.float32)
         for row, client in zip(rows, clients.tolist(), strict=True):
             failure: BaseException | None = None

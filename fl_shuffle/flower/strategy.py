@@ -81,24 +81,24 @@ class PlayedByStart(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> NoReturn:
-        """Raises `RunError`: a round that another loop plays is in no ledger."""
+        """Raise `RunError`: a round that another loop plays is in no ledger."""
         raise RunError(PLAYED_BY_START)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Raises `RunError`: the model steps only where the ledger has counted the round."""
+        """Raise `RunError`: the model steps only where the ledger has counted the round."""
         raise RunError(PLAYED_BY_START)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody: answers would be exact numbers about private records."""
+        """Ask nobody: answers would be exact numbers about private records."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def summary(self) -> None:
-        """Nothing to log: the run's header says what is run."""
+        """Log nothing: the run's header says what is run."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -143,7 +143,7 @@ class ShuffleStrategy(PlayedByStart):
         model: nn.Module | None = None,
         **fedavg: object,
     ) -> Strategy:
-        """The strategy of a run as its configuration says, for a ServerApp of a user's own:
+        """Return the strategy of a run as its configuration says, for a ServerApp of a user's own:
 
             strategy = ShuffleStrategy.of(context, beside=__file__)
             result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()))
@@ -216,7 +216,7 @@ class ShuffleStrategy(PlayedByStart):
         return result
 
     def _play(self, grid: Grid, number: int) -> Spend | None:
-        """One round; None if it would exceed a budget."""
+        """Return one round; None if it would exceed a budget."""
         drawn = self.schedule.participants(number, self.shuffler.min_reports)
         allowed = self.ledger.reserve(number, drawn)
         if allowed is None:
@@ -282,7 +282,7 @@ class ShuffleStrategy(PlayedByStart):
         return not late
 
     def _one_after_another(self, grid: Grid, number: int, order: list[int], batch: Batch) -> None:
-        """Each report moves the model that the next client is sent. All of it was reserved as
+        """Let each report move the model that the next client is sent. All of it was reserved as
         released."""
 
         def step(answer: ReceivedReports, valid: Mask) -> None:
@@ -321,13 +321,13 @@ class ShuffleStrategy(PlayedByStart):
         self.stopped = f"stopped after round {number}, which is paid for: {why}"
 
     def released(self) -> ArrayRecord:
-        """The whole model, as it is evaluated and returned."""
+        """Return the whole model, as it is evaluated and returned."""
         trained = self._layout.record(self.optimizer.released().numpy())
         return trained if self.frozen is None else self.frozen.whole(trained)
 
 
 def metrics_in(found: object) -> dict[str, float]:
-    """Names and numbers of what an `evaluate_fn` returned; none of None.
+    """Return names and numbers of what an `evaluate_fn` returned; none of None.
 
     Raises `ConfigError` for anything else.
     """
