@@ -16,7 +16,8 @@ from fl_shuffle.configuration.sections import Config
 
 
 def publishes_times(config: Config) -> bool:
-    """Whether a run writes down times: how long a client computes may depend on its records."""
+    """Return whether a run writes down times: how long a client computes may depend on its
+    records."""
     return config.run.entropy == "seeded"
 
 
@@ -98,29 +99,29 @@ class Watcher:
             self.start()
 
     def prepare(self, text: str) -> None:
-        """Something is done before the run begins."""
+        """Handle something that is done before the run begins."""
 
     def certify(self, text: str) -> None:
-        """Something is computed within the run that may take seconds."""
+        """Handle something that is computed within the run and may take seconds."""
 
     def start(self) -> None:
-        """The `run` has begun or was resumed."""
+        """Handle the start: the `run` has begun or was resumed."""
 
     def round(self, outcome: RoundOutcome) -> None:
-        """A round is over."""
+        """Handle a finished round."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run came to its end."""
+        """Handle the end of the run."""
 
     def close(self) -> None:
-        """Nothing follows, whatever the run came to. Called once."""
+        """Release what is held: nothing follows, whatever the run came to. Called once."""
 
 
 def unobserved(event: RunEvent) -> None:
-    """Nobody watches."""
+    """Ignore the event: nobody watches."""
 
 
 def observer_of(grid: object, otherwise: Observer = unobserved) -> Observer:
-    """Who watches the run that this grid plays; `otherwise` where nobody does."""
+    """Return who watches the run that this grid plays; `otherwise` where nobody does."""
     found: Observer | None = getattr(grid, "observer", None)
     return otherwise if found is None else found
