@@ -111,12 +111,12 @@ class Audit:
         self.clock, self.notes = Clock(settings.seconds), list[str]()
 
     def canaries(self, **worst: Any) -> Canaries:
-        """Those of this audit."""
+        """Return the canaries of this audit."""
         return Canaries(self._config, dimension=self._dimension, seed=self._settings.seed, **worst)
 
     def attack(self, source: Canaries, tests: int = 1) -> Attack:
-        """Its canaries against its accountant, with one of this number of shares of a test's
-        error."""
+        """Return the attack of its canaries against its accountant, with one of this number of
+        shares of a test's error."""
         config, delta = self._config, self._config.privacy.target_delta
         return Attack(
             source, Claims(config, source, self._library),
@@ -126,7 +126,7 @@ class Audit:
         )  # fmt: skip
 
     def checks(self, source: Canaries) -> Iterator[Check]:
-        """What every claim assumes: a random order, and noise that is used once."""
+        """Yield what every claim assumes: a random order, and noise that is used once."""
         level, seed, config = CHECKS_SHARE * self._error / CHECKS, self._settings.seed, self._config
         clients = len(source.plan)
         if source.noise_is_pooled:
@@ -145,7 +145,7 @@ class Audit:
             yield from noise_checks(source, level)
 
     def games(self, source: Canaries) -> Iterator[Game]:
-        """Every game that applies."""
+        """Yield every game that applies."""
         if not source.noise_is_pooled:
             yield "single reports", SINGLE_SHARE, partial(self._reports, None, 1)
         yield SUMS, SUMS_SHARE / 2, partial(self._sums, SUMS)
@@ -158,13 +158,14 @@ class Audit:
                 yield "reports of every kind of client", KINDS_SHARE / len(kinds), own
 
     def _reports(self, client: int | None, kinds: int, clock: Clock) -> Iterator[Finding]:
-        """Of the most exposed client; or of one of several kinds, against its own local claim."""
+        """Yield findings about the most exposed client; or about one of several kinds, against its
+        own local claim."""
         attack = self.attack(self.canaries(target=client), kinds)
         reports = max(1000, self._settings.reports // kinds)
         return reports_game(attack, reports, clock, exposed=client is None)
 
     def _sums(self, game: str, clock: Clock) -> Iterator[Finding]:
-        """An adversary who sees what is published of every round."""
+        """Yield an adversary who sees what is published of every round."""
         absent = game == ABSENT_SUMS
         attack = self.attack(self.canaries(release="sum", absent=absent))
         # A sum is a function of the shuffled reports.

@@ -183,12 +183,12 @@ class AuditReport:
         return any(finding.breaks_published for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; infinite numbers are written as text."""
+        """Return a JSON-ready mapping; infinite numbers are written as text."""
         found: dict[str, Any] = json_ready(self)
         return found
 
     def text(self) -> str:
-        """For the reader."""
+        """Return the report for the reader."""
         from jinja2 import Environment, FileSystemLoader
 
         loader = FileSystemLoader(Path(__file__).parent / "templates")
