@@ -94,13 +94,14 @@ class Records:
         return self.outputs if self.regression else self.classes
 
     def targets(self, labels: Labels) -> Labels:
-        """Labels as a model is trained on: int64 [N], or float32 [N, outputs]."""
+        """Return labels as a model is trained on: int64 [N], or float32 [N, outputs]."""
         if not self.regression:
             return labels.astype(np.int64)
         return np.ascontiguousarray(labels, dtype=np.float32).reshape(len(labels), self.outputs)
 
     def fingerprint(self) -> str:
-        """A digest of every byte of the data. Never publish it: see `fl_shuffle.runs.resume`.
+        """Return a digest of every byte of the data. Never publish it: see
+        `fl_shuffle.runs.resume`.
 
         An attacker who knows all records but one can find that one by trying values.
         """
