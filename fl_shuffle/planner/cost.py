@@ -113,7 +113,7 @@ class Cost:
 
 
 def cost_of(config: Config, tell: Tell = silent) -> Cost:
-    """What a configuration will cost if all reports that are asked for arrive.
+    """Return what a configuration will cost if all reports that are asked for arrive.
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
     small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
@@ -153,7 +153,8 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
 
 
 def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost, ...]:
-    """A row for each distinct total; where its clients differ, in records, the largest numbers."""
+    """Return a row for each distinct total; where its clients differ, in records, the largest
+    numbers."""
     if plan.totals is None:
         return ()
     epsilons = {each.index: each.epsilon for each in classes}
@@ -169,7 +170,7 @@ def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost
 
 
 def trade_off_of(config: Config) -> dict[str, Any]:
-    """Anonymity, lost budget and proven epsilon of a configuration, over its clients.
+    """Return anonymity, lost budget and proven epsilon of a configuration, over its clients.
 
     `budget_lost` is the mean share of its epsilon0 that a client gives up to be rounded down.
     """
@@ -196,8 +197,8 @@ def trade_off_of(config: Config) -> dict[str, Any]:
 
 
 def plan_of(config: Config, tell: Tell = silent) -> tuple[Calibration, int | None]:
-    """Every client's randomizer, and how many numbers a report has; None where only the run knows:
-    of models of an app's own, and where data are not read."""
+    """Return every client's randomizer, and how many numbers a report has; None where only the run
+    knows: of models of an app's own, and where data are not read."""
     from fl_shuffle.data.partitions import make_partition
     from fl_shuffle.data.sources import load_records
 
@@ -261,7 +262,8 @@ def _class_costs(config: Config, plan: Calibration, dimension: int | None) -> li
 def _sums_reach(
     config: Config, plan: Calibration, rounds: int, dimension: int | None
 ) -> dict[int, float]:
-    """What the attack on the sums reaches against each class, if all clients are in every sum."""
+    """Return what the attack on the sums reaches against each class, if all clients are in every
+    sum."""
     account = SumAccount.start(
         plan.classes,
         plan.class_of,
@@ -276,7 +278,7 @@ def _sums_reach(
 def _of_batches(
     config: Config, batch: list[ClientClass], rounds: int, dimension: int | None
 ) -> tuple[Counts, Vector]:
-    """Of each class: among how many it hides, and its epsilon, by the run's own accountant.
+    """Return for each class among how many it hides, and its epsilon, by the run's own accountant.
 
     To that it is one round in which several reports of every client leave, each in a batch of its
     own.
@@ -309,7 +311,8 @@ def _of_batches(
 
 
 def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tuple[Counts, Vector]:
-    """The same of sums of Gaussian reports of clients drawn by public coins, in `rounds` of them.
+    """Return the same of sums of Gaussian reports of clients drawn by public coins, in `rounds` of
+    them.
 
     Some of the sums hide less with probability half of `SURPRISE` at most.
     """
@@ -333,7 +336,7 @@ def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tup
 
 
 def _names(config: Config) -> list[str] | None:
-    """The clients' names, read only where a budgets file may call them so."""
+    """Return the clients' names, read only where a budgets file may call them so."""
     from fl_shuffle.data.partitions import client_names
     from fl_shuffle.data.sources import load_records
 
@@ -343,7 +346,7 @@ def _names(config: Config) -> list[str] | None:
 
 
 def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | None:
-    """How many coordinates a report has; None where own features decide it from the data."""
+    """Return how many coordinates a report has; None where own features decide it from the data."""
     from fl_shuffle.data.features import make_features
     from fl_shuffle.data.features.maps import FeatureMap
     from fl_shuffle.data.models import build_model
@@ -360,7 +363,8 @@ def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | No
 def drawn_batch(
     classes: list[ClientClass], rounds: int, participation: float
 ) -> tuple[list[ClientClass], list[int]]:
-    """A batch no larger than any round's, but for half of `SURPRISE`; and each class's place in it.
+    """Return a batch no larger than any round's, but for half of `SURPRISE`; and each class's place
+    in it.
 
     Classes too small to be sure of a report are pooled with the others of their noise, at the
     largest of their radii and sensitivities.
@@ -392,7 +396,7 @@ def drawn_batch(
 
 
 def _as_accounted(kind: ClientClass, size: int) -> ClientClass:
-    """Batches that are much alike share a curve, which takes up to the root of their size."""
+    """Let batches that are much alike share a curve, which takes up to the root of their size."""
     if size <= ROUND_EXACT_REPORTS:
         return kind
     kept = math.floor(kind.count * (1.0 - 1.0 / math.sqrt(size)))
