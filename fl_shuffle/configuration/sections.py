@@ -393,7 +393,7 @@ class Config:
         return "replace-one" + " after the partition by label" * self.data.dealt_by_label
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain nested tables; unset optional values are left out, as TOML has no null."""
+        """Return plain nested tables; unset optional values are left out, as TOML has no null."""
         return {
             section.name: {
                 key: list(value) if isinstance(value, tuple) else value
@@ -404,5 +404,6 @@ class Config:
         }
 
     def to_json(self) -> str:
-        """The configuration as one JSON text, as it travels to the apps and into the ledger."""
+        """Return the configuration as one JSON text, as it travels to the apps and into the
+        ledger."""
         return json.dumps(self.to_dict(), sort_keys=True)
