@@ -35,7 +35,8 @@ COSTS: dict[str, Callable[[RunView], float | None]] = {
 
 
 def _reported(point: SweepPoint, view: RunView) -> float | None:
-    """The epsilon of a run: the headline, or of the baseline `local` that of its own noise."""
+    """Return the epsilon of a run: the headline, or of the baseline `local` that of its own
+    noise."""
     return view.spent("local") if point.settings.get(BASELINE) == LOCAL else view.epsilon
 
 
