@@ -221,7 +221,7 @@ def played(
 @asks(BoundQuery)
 @with_one_blas_thread
 def bound(question: BoundQuery) -> Guarantee:
-    """The guarantee of one method, in nats, for replacing one unit (client or record).
+    """Return the guarantee of one method, in nats, for replacing one unit (client or record).
 
     Without `method` it is the smallest proven one; `compare` has them all.
     Raises `InvalidValueError` for a value out of range and `NotApplicableError` where the method
@@ -240,7 +240,8 @@ def bound(question: BoundQuery) -> Guarantee:
 def bound_many(
     questions: Iterable[BoundQuery | Mapping[str, Any]],
 ) -> list[Guarantee | FlShuffleError]:
-    """The answer of `bound` to each question, in order; in the place of one without, its error.
+    """Return the answer of `bound` to each question, in order; in the place of one without, its
+    error.
 
     A question is a `BoundQuery`, or a mapping of its names to values. Equal questions are answered
     once, and those that differ in `epsilon` or `delta` alone share the composition of their rounds.
@@ -262,7 +263,8 @@ def bound_many(
 @asks(BoundQuery)
 @with_one_blas_thread
 def compare(question: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
-    """Every method's answer, or the error that says why it does not apply; best proven first.
+    """Return every method's answer, or the error that says why it does not apply; best proven
+    first.
 
     >>> answers = compare(epsilon0=1.0, clients=10_000, delta=1e-6)
     >>> next(iter(answers))
@@ -284,7 +286,7 @@ class SolveResult:
 
 @with_one_blas_thread
 def solve(name: str, question: BoundQuery, *, delta: float) -> SolveResult:
-    """The most, or least, of the question's number `name` that keeps its epsilon at `delta`.
+    """Return the most, or least, of the question's number `name` that keeps its epsilon at `delta`.
 
     What the question says of `name` is where nothing begins: any value will do. Raises
     `NotApplicableError` where no value keeps the target.
@@ -300,7 +302,8 @@ def solve(name: str, question: BoundQuery, *, delta: float) -> SolveResult:
 
 @with_one_blas_thread
 def to_dp_accounting(*, discretization: float = 1e-4, **question: Any) -> PrivacyLossDistribution:
-    """The bound of `bound(**question)` as a privacy loss distribution of Google's dp-accounting.
+    """Return the bound of `bound(**question)` as a privacy loss distribution of Google's
+    dp-accounting.
 
     There it composes with other mechanisms whose distributions have the same `discretization` and
     are about replacing the same unit. Neither `epsilon` nor `delta` is given: the distribution has
@@ -324,7 +327,7 @@ def to_dp_accounting(*, discretization: float = 1e-4, **question: Any) -> Privac
 
 @with_one_blas_thread
 def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> Cost:
-    """What a configuration will cost, before it is run; raises `FlShuffleError`.
+    """Return what a configuration will cost, before it is run; raises `FlShuffleError`.
 
     >>> cost("configs/digits_record.toml", overrides={"run.rounds": 2}).certain
     True
@@ -372,7 +375,7 @@ def calibrate(
 def certify(
     run: str | Path, *, client: int | None = None, column: str | None = None, short: bool = False
 ) -> dict[str, Any]:
-    """A certificate, as `fl-shuffle verify` reads it, of one client of a finished run.
+    """Return a certificate, as `fl-shuffle verify` reads it, of one client of a finished run.
 
     `run` is the run's folder; `client` its number, by default the most exposed one; `column` is
     "shuffled", "sum" or "local", by default the run's headline. The claim's epsilon (nats, at the

@@ -134,7 +134,7 @@ def require_open_unit(field: str, value: object) -> float:
 
 
 def text_of(told: object) -> str:
-    """What a user's exception or error says: asking it may fail in its turn."""
+    """Return what a user's exception or error says: asking it may fail in its turn."""
     try:
         return str(told)
     except Exception:
@@ -142,7 +142,7 @@ def text_of(told: object) -> str:
 
 
 def first_line(told: object) -> str:
-    """The first line of that: libraries' errors may have many."""
+    """Return the first line of that: libraries' errors may have many."""
     return (text_of(told).strip().splitlines() or [""])[0]
 
 
@@ -168,7 +168,7 @@ def require_choice(field: str, value: object, choices: Iterable[str]) -> str:
 
 
 def suggestion(value: object, options: Iterable[str]) -> str:
-    """A "did you mean" phrase for the nearest option, or an empty string.
+    """Return a "did you mean" phrase for the nearest option, or an empty string.
 
     Case, hyphens, and underscores do not count: `FashionMNIST` is near `fashion-mnist`.
     """

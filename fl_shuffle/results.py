@@ -217,7 +217,7 @@ class Result:
     def to_dp_accounting(
         self, *, client: int, discretization: float = 1e-4
     ) -> PrivacyLossDistribution:
-        """What the run has cost this client, as a privacy loss distribution of Google's
+        """Return what the run has cost this client, as a privacy loss distribution of Google's
         dp-accounting, to compose with whatever else it takes part in: of the rounds in which its
         reports were released, among those that arrived, in the column of `headline`.
 
