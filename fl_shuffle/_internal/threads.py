@@ -70,7 +70,7 @@ def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
-    """Return one thread from the call on, until the context is left."""
+    """Keep to one thread from the call on, until the context is left."""
     import_module("numpy")  # what is loaded later would not be limited
     if not installed("threadpoolctl"):
         # The accountant alone, with NumPy and SciPy: other last digits at most.

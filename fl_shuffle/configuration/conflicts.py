@@ -219,8 +219,8 @@ def _without_noise_of_budgets(
 
 
 def _declared_noise(config: Config) -> list[Conflict]:
-    """Return a mechanism that clients declare is their own training, which nothing else may
-    change."""
+    """Return conflicts of a mechanism that clients declare: it is their own training, which nothing
+    else may change."""
     privacy, key = config.privacy, "privacy.randomizer"
     conflicts = (
         Conflict(
@@ -253,8 +253,8 @@ def _declared_noise(config: Config) -> list[Conflict]:
 
 
 def _no_noise(config: Config) -> list[Conflict]:
-    """Return a baseline has no privacy: what is set of it would have no effect, or could not be
-    kept."""
+    """Return conflicts of a baseline, which has no privacy: what is set of it would have no effect,
+    or could not be kept."""
     privacy, key = config.privacy, "privacy.randomizer"
     conflicts = (
         Conflict(
@@ -307,7 +307,7 @@ def _no_noise(config: Config) -> list[Conflict]:
 
 
 def _clients(config: Config) -> list[Conflict]:
-    """Return the number of clients, and of those who are assumed to be honest."""
+    """Return conflicts of the number of clients, and of those who are assumed to be honest."""
     privacy, clients, honest = config.privacy, config.data.clients, config.privacy.assumed_honest
     remedy = "raise data.clients"
     if clients > 1:
@@ -337,8 +337,8 @@ def _clients(config: Config) -> list[Conflict]:
 
 
 def _shuffler(config: Config) -> list[Conflict]:
-    """Return a shuffler of its own is for a deployment, in rounds that are batches of whole
-    reports."""
+    """Return conflicts of a shuffler of its own, which is for a deployment, in rounds that are
+    batches of whole reports."""
     privacy, sequential = config.privacy, config.training.schedule == "sequential"
     separate, several = privacy.shuffler == "separate", privacy.reports_per_round > 1
     return [
@@ -374,7 +374,7 @@ def _shuffler(config: Config) -> list[Conflict]:
 
 
 def _release(config: Config) -> list[Conflict]:
-    """Return what leaves the shuffler must fit what takes it in."""
+    """Return conflicts of what leaves the shuffler, which must fit what takes it in."""
     privacy, summed = config.privacy, config.privacy.release == "sum"
     single = "or set privacy.release = 'reports'"
     return [
@@ -401,7 +401,7 @@ def _release(config: Config) -> list[Conflict]:
 
 
 def _local_training(config: Config) -> list[Conflict]:
-    """Return what a client may do with its records before it reports."""
+    """Return conflicts of what a client may do with its records before it reports."""
     training = config.training
     by_record = config.privacy.unit != "client"
     several = "have no per-record sensitivity", "set privacy.unit = 'client'"
@@ -435,7 +435,7 @@ def _local_training(config: Config) -> list[Conflict]:
 
 
 def _data_and_schedule(config: Config) -> list[Conflict]:
-    """Return settings that another one has made up for, and would change nothing."""
+    """Return conflicts of settings that another one has made up for, and would change nothing."""
     run, data, plain = config.run, config.data, DataSection()
     no_use = f"changes nothing with data.partition = {data.partition!r}, which says whose all are"
     return [

@@ -173,8 +173,8 @@ def _require_labels(labels: Tensor, classes: int) -> None:
 
 
 def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell, run: Hashable) -> Data:
-    """Return the data of the last run in this process is kept: a sweep computes its features once.
-    What a user's own code returns is kept for its run alone."""
+    """Load the data; those of the last run in this process are kept: a sweep computes its features
+    once. What a user's own code returns is kept for its run alone."""
     own = section.source not in STAMPED or ":" in section.features
     return run_cache.get("data", key, lambda: _read(section, tell), run=run if own else None)
 

@@ -201,7 +201,7 @@ class RunParts:
         return ReportsAnswer(request, plan, node)
 
     def _node(self, context: Context) -> Node:
-        """Return what a node's own configuration says is read once: a simulation's nodes are
+        """Return what a node's own configuration says, read once: a simulation's nodes are
         alike."""
         own = tuple(sorted(context.node_config.items()))
         with self._making:

@@ -216,7 +216,7 @@ class ShuffleStrategy(PlayedByStart):
         return result
 
     def _play(self, grid: Grid, number: int) -> Spend | None:
-        """Return one round; None if it would exceed a budget."""
+        """Play one round; return None if it would exceed a budget."""
         drawn = self.schedule.participants(number, self.shuffler.min_reports)
         allowed = self.ledger.reserve(number, drawn)
         if allowed is None:

@@ -210,7 +210,7 @@ class OfOneMean(LocalRandomizer):
         return np.full(len(self.radius), SINGLE_REACH * float(self.radius.max()))
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """Return one client at a time."""
+        """Randomize one client at a time."""
         reports = np.empty(means.shape)
         for row, (client, generator) in enumerate(
             zip(clients.tolist(), noise.generators(), strict=True)

@@ -244,7 +244,7 @@ def _without_privacy(
 
 
 def _or_zero(spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a combination with a single seed has no spread."""
+    """Return zero for no spread: a combination with a single seed has none."""
     return np.nan_to_num(spread)
 
 

@@ -130,8 +130,8 @@ def changes_of(known: LedgerRecord, now: Config) -> list[str]:
 def require_same(
     known: LedgerRecord, facts: RunFacts, place: RunPlace, lock: int
 ) -> list[tuple[str, str]]:
-    """Return what was released is accounted with the randomizers it was released with, or not at
-    all.
+    """Require that what was released is accounted with the randomizers it was released with, or not
+    at all.
 
     Returns what the ledger is to know of it, (kind, text) each. Raises `RunError` if settings that
     must stay, budgets, clipping, data or model changed, if the data cannot be compared and nobody

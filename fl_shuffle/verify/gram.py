@@ -102,7 +102,8 @@ def corner(others: Others, box: Box) -> Gram | None:
 
 
 def by_angles(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
-    """Return any means in the ball: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi (Lemma 2)."""
+    """Return the sides for any means in the ball: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi (Lemma
+    2)."""
     own, other, pi = others.own, others.reach, columns * rows
     low1, low2 = i * rows, j * columns
     high1, high2 = min(low1 + rows, pi - low2), min(low2 + columns, pi - low1)
@@ -114,7 +115,7 @@ def by_angles(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
 
 
 def by_lengths(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
-    """Return one record moves the client's mean: U in [0, M], U - W in [-m, m].
+    """Return the sides where one record moves the client's mean: U in [0, M], U - W in [-m, m].
 
     Section 12, Boxes: M = (C_1 + C_2)^2, m = 2 D (C_1 + C_2).
     """

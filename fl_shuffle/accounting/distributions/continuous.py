@@ -90,7 +90,8 @@ class LaplaceRandomizer(AccountedRandomizer):
         )
 
     def witness_cases(self) -> tuple[Case, ...]:
-        """Return all others at the center; reports binned, which can only lower the divergence.
+        """Return the cases with all others at the center; reports binned, which can only lower the
+        divergence.
 
         Both directions are equal by symmetry.
         """

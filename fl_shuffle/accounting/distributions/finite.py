@@ -106,7 +106,8 @@ class KRandomizedResponse(FiniteRandomizer):
         return (cap_pair(self.epsilon0, 1.0 / self.k),)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """Return all others hold a third value, x1 or x0, or mixes of these; k = 2 knows no third.
+        """Return the pairs in which all others hold a third value, x1 or x0, or mixes of these; k =
+        2 knows no third.
 
         One more witness: each other holds one of the k - 2 values beside x0 and x1 at random.
         """

@@ -45,8 +45,8 @@ class _BitRandomizer(FiniteRandomizer):
         return (pair,)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """Return all others hold a third input (unless there are two), x1, x0, or a mix of these
-        two."""
+        """Return the pairs in which all others hold a third input (unless there are two), x1, x0,
+        or a mix of these two."""
         base, one, zero = self._bits()
         factor, chance = (zero, one), (1.0 - base, base)
         rows = []

@@ -56,7 +56,7 @@ def cells(z: FloatArray) -> FloatArray:
 
 
 def to_nodes(t: FloatArray, mass: FloatArray, moment: FloatArray) -> FloatArray:
-    """Return each cell's mass to its two ends t, mean kept; t may rise or fall."""
+    """Split each cell's mass between its two ends t, mean kept; t may rise or fall."""
     step = np.diff(t, axis=-1)
     step = np.where(np.abs(step) > 1e-300, step, np.inf)
     right = np.clip((moment - mass * t[..., :-1]) / step, 0.0, mass)
