@@ -140,8 +140,8 @@ class CloneRenyi:
         return min(self.epsilon0, log_moment / (order - 1.0) * ROUND_OFF_UP)
 
     def _law_for(self, order: float) -> _Law | None:
-        """Return one distribution serves all orders up to the next power of two, and all small
-        ones."""
+        """Return the distribution for an order: one serves all orders up to the next power of
+        two, and all small ones."""
         mean = 1.0 + (self.clients - 1) * math.exp(-self.epsilon0)
         # kappa^2/(2 mean) = 2: windows for smaller orders would hardly be narrower.
         small = min(math.sqrt(4.0 * mean) / self.epsilon0, MAX_ORDER)

@@ -168,8 +168,8 @@ class ParallelComposition(FiniteRandomizer):
         return self._unions([_tables([part])[0][0] for _, part in self.parts], None)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """Return all others hold a third value, in every part: none where a domain has two
-        values."""
+        """Return the pairs in which all others hold a third value, in every part: none where a
+        domain has two values."""
         if any(getattr(part, "k", None) == 2 for _, part in self.parts):
             return ()
         return self._unions([_tables([part])[0][1][:1] for _, part in self.parts], 1.0)
