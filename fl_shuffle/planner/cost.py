@@ -34,12 +34,32 @@ from fl_shuffle.randomizers.total_budgets import Tell, silent
 
 @dataclass(frozen=True)
 class ClassCost:
-    """What a run costs the clients of one class; `anonymity` counts reports like theirs.
+    """What a run costs the clients of one class.
 
-    `noise_scale` is that of a report, for a local budget of `epsilon0`. `epsilon` is what the
-    release costs over all rounds, `local` what their own noise says, both proven; `lower` is what
-    an attack certainly reaches (0: none that is known, or not looked for). All at the same delta.
-    `credit` says whether the shuffler contributes at all.
+    Attributes
+    ----------
+    index : int
+        Number of the class.
+    clients : int
+        Number of clients in it.
+    anonymity : int
+        Number of reports like theirs, their own included.
+    epsilon0 : float
+        Local budget of one report, in nats.
+    noise_scale : float
+        Noise scale of a report for that budget.
+    epsilon : float
+        What the release costs over all rounds, in nats; proven.
+    local : float
+        What their own noise says over all rounds, in nats; proven.
+    lower : float
+        What an attack certainly reaches, in nats (0: none that is known, or not looked for).
+    credit : bool
+        Whether the shuffler contributes at all.
+
+    Notes
+    -----
+    All epsilons are at the same delta.
     """
 
     index: int
@@ -57,10 +77,24 @@ class ClassCost:
 class TotalCost:
     """What is planned for the clients of one total: how their reports are made, and their epsilon.
 
-    `total` is what each may spend in the run, `clip_norm` the norm its update (or its records) are
-    clipped to, `noise_scale` that of a report, `report_epsilon` the epsilon of one report to an
-    attacker who sees it alone, `epsilon` what all rounds cost if all reports arrive that are asked
-    for. All in nats at the run's delta.
+    Attributes
+    ----------
+    total : float
+        What each of them may spend in the run.
+    clients : int
+        Number of clients with this total.
+    clip_norm : float
+        Norm that its update (or its records) are clipped to.
+    noise_scale : float
+        Noise scale of a report.
+    report_epsilon : float
+        Epsilon of one report against an attacker who sees it alone.
+    epsilon : float
+        What all rounds cost if all reports arrive that are asked for.
+
+    Notes
+    -----
+    All epsilons are in nats, at the run's delta.
     """
 
     total: float
@@ -73,20 +107,40 @@ class TotalCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run will cost, in nats at `delta`, for replacing one `unit` of the most exposed
-    client.
+    """What a run will cost, for replacing one `unit` of the most exposed client.
 
-    `certain`: every client takes part in every round, so `epsilon` is proven beforehand; otherwise
-    it is exceeded with probability `SURPRISE` at most, and the run counts what really happened.
-    `tightness` is `epsilon` over what an attack certainly reaches (None: none that is
-    known). `noise_of_mean` is the length of the noise of a round's mean report over its clip,
-    for `dimension` numbers (None: only the run knows, and it is that of one number).
-    `sum_epsilon_add_remove` is `epsilon` where a unit is taken out instead of replaced, to compare
-    with accountants of central DP-SGD: no guarantee (None: reports are seen, or it does not apply).
-    `declared`: clients train privately themselves, nothing of it is proven, and the noise is that
-    of steps over one record each. `totals`: what is planned for each distinct total of the run,
-    smallest first (empty: budgets are of reports). Without any privacy `epsilon` is infinite, and
-    there are no `classes`.
+    Attributes
+    ----------
+    epsilon : float
+        Epsilon of the most exposed client, in nats at `delta`; infinite without any privacy.
+    delta : float
+        The target delta.
+    rounds : int
+        Number of rounds.
+    unit : {"record", "client"}
+        What neighbors replace.
+    certain : bool
+        Whether every client takes part in every round, so that `epsilon` is proven beforehand.
+        Otherwise it is exceeded with probability `SURPRISE` at most, and the run counts what really
+        happened.
+    tightness : float or None
+        `epsilon` over what an attack certainly reaches (None: no attack is known).
+    classes : tuple of ClassCost
+        Costs of each class of clients; empty without any privacy.
+    dimension : int or None
+        Number of coordinates of a report (None: only the run knows).
+    noise_of_mean : float or None
+        Length of the noise of a round's mean report over its clipping norm, for `dimension` numbers
+        (where that is None, for one number).
+    sum_epsilon_add_remove : float or None
+        `epsilon` for add-remove neighbors, to compare with accountants of central DP-SGD: no
+        guarantee (None: reports are seen, or it does not apply).
+    declared : bool
+        Whether clients train privately themselves: then nothing of it is proven, and the noise is
+        that of steps over one record each.
+    totals : tuple of TotalCost
+        What is planned for each distinct total of the run, smallest first (empty: budgets are of
+        reports).
     """
 
     epsilon: float
@@ -153,8 +207,10 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
 
 
 def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost, ...]:
-    """Return a row for each distinct total; where its clients differ, in records, the largest
-    numbers."""
+    """Return a row for each distinct total.
+
+    Where its clients differ, in records, the row holds the largest numbers.
+    """
     if plan.totals is None:
         return ()
     epsilons = {each.index: each.epsilon for each in classes}
@@ -197,8 +253,11 @@ def trade_off_of(config: Config) -> dict[str, Any]:
 
 
 def plan_of(config: Config, tell: Tell = silent) -> tuple[Calibration, int | None]:
-    """Return every client's randomizer, and how many numbers a report has; None where only the run
-    knows: of models of an app's own, and where data are not read."""
+    """Return every client's randomizer, and how many numbers a report has.
+
+    The second is None where only the run knows: of models of an app's own, and where data are not
+    read.
+    """
     from fl_shuffle.data.partitions import make_partition
     from fl_shuffle.data.sources import load_records
 

@@ -30,12 +30,37 @@ from fl_shuffle.errors import (
 
 
 def bound(query: BoundQuery) -> Guarantee:
-    """Return the answer of the method that the query names, or, without one, the smallest proven
-    answer.
+    """Return the answer of the method that the query names, or else the smallest proven answer.
 
-    Where neighbors change one of several records in a report, another client's report may differ
-    in all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
-    state nothing true. Published formulas are still printed as what they are.
+    Parameters
+    ----------
+    query : BoundQuery
+        The question.
+
+    Returns
+    -------
+    Guarantee
+        Epsilon in nats, for replacing one `query.unit`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the method is unknown.
+    NotApplicableError
+        If the method does not apply, or if no bound for the query is proven.
+
+    Notes
+    -----
+    Where neighbors change one of several records in a report, another client's report may differ in
+    all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
+    state nothing true, and are refused. Published formulas are still printed as what they are.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import BoundQuery, bound
+    >>> answer = bound(BoundQuery(randomizer="krr", k=2, epsilon0=1.0, clients=1_000, delta=1e-6))
+    >>> answer.method, answer.epsilon < 1.0
+    ('blanket', True)
     """
     if query.method is None:
         _require_no_order(query, "the smallest proven bound")
