@@ -15,7 +15,22 @@ from pathlib import Path
 
 
 class FlShuffleError(Exception):
-    """Root of every error this package raises on purpose; `exit_code` is the command's."""
+    """Root of every error that this package raises on purpose.
+
+    Attributes
+    ----------
+    exit_code : int
+        Exit code of the command.
+
+    Examples
+    --------
+    >>> import fl_shuffle as fs
+    >>> try:
+    ...     fs.bound(epsilon0=-1.0, clients=100, delta=1e-6)
+    ... except fs.FlShuffleError as error:
+    ...     print(error)
+    epsilon0 = -1.0: must be a finite number in [0, 200]
+    """
 
     exit_code = 2
 
@@ -33,7 +48,19 @@ def _as_it_was(
 
 
 class InvalidValueError(FlShuffleError, ValueError):
-    """A field holds a value that is not allowed."""
+    """A field holds a value that is not allowed.
+
+    Parameters
+    ----------
+    field : str
+        Name of the field.
+    value : object
+        The value.
+    allowed : str
+        What must hold for it.
+    remedy : str, optional
+        What to do.
+    """
 
     def __init__(self, field: str, value: object, allowed: str, remedy: str = "") -> None:
         self.field = field
@@ -81,8 +108,10 @@ class ProgramError(RunError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a run or a sweep; what was released is on record, and the `command` of the
-    same name can go on from `directory`."""
+    """Ctrl-C during a run or a sweep.
+
+    What was released is on record, and the `command` of the same name can go on from `directory`.
+    """
 
     def __init__(self, directory: Path, command: str = "simulate", note: str = "") -> None:
         self.directory = directory

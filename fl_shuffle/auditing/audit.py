@@ -97,10 +97,10 @@ def audit(
 
     Examples
     --------
-    >>> import fl_shuffle as fs
-    >>> report = fs.audit("quickstart", seconds=30)  # doctest: +SKIP
-    >>> report.breaks_proven  # doctest: +SKIP
-    False
+    An audit takes about a minute::
+
+        report = fs.audit("quickstart", seconds=30)
+        print(report.text())
     """
     settings = AuditSettings(trials, reports, confidence, seconds, seed)
     name = str(config) if isinstance(config, str | Path) else "configuration"

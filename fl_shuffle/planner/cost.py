@@ -321,8 +321,7 @@ def _class_costs(config: Config, plan: Calibration, dimension: int | None) -> li
 def _sums_reach(
     config: Config, plan: Calibration, rounds: int, dimension: int | None
 ) -> dict[int, float]:
-    """Return what the attack on the sums reaches against each class, if all clients are in every
-    sum."""
+    """Return what the attack on the sums reaches against each class, if all are in every sum."""
     account = SumAccount.start(
         plan.classes,
         plan.class_of,
@@ -370,8 +369,7 @@ def _of_batches(
 
 
 def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tuple[Counts, Vector]:
-    """Return the same of sums of Gaussian reports of clients drawn by public coins, in `rounds` of
-    them.
+    """Return the same of `rounds` sums of Gaussian reports of clients drawn by public coins.
 
     Some of the sums hide less with probability half of `SURPRISE` at most.
     """
@@ -422,11 +420,11 @@ def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | No
 def drawn_batch(
     classes: list[ClientClass], rounds: int, participation: float
 ) -> tuple[list[ClientClass], list[int]]:
-    """Return a batch no larger than any round's, but for half of `SURPRISE`; and each class's place
-    in it.
+    """Return a batch no larger than any round's, and each class's place in it.
 
-    Classes too small to be sure of a report are pooled with the others of their noise, at the
-    largest of their radii and sensitivities.
+    Some round's is smaller with probability half of `SURPRISE` at most. Classes too small to be
+    sure of a report are pooled with the others of their noise, at the largest of their radii and
+    sensitivities.
     """
     if participation == 1.0:
         return classes, list(range(len(classes)))

@@ -191,10 +191,10 @@ def spend_quantiles(run: RunRecord, clients: Sequence[int] = ()) -> SpendQuantil
 def _snapshots(
     run: RunRecord, clients: Numbers | slice, at: Numbers | None = None
 ) -> tuple[list[int], Iterator[tuple[int, ClientTotals]]]:
-    """Return the rounds in which something left, and (row, totals of these clients after it) for
-    the rows `at` (None: each).
+    """Return the rounds in which something left, and some clients' totals after some of them.
 
-    A sequential round that was reserved and not (yet) committed is one of them: it may have left.
+    The second yields (row, totals) for the rows `at` (None: each). A sequential round that was
+    reserved and not (yet) committed is one of them: it may have left.
     """
     last = {number: place for place, (number, *_) in enumerate(run.attempts)}
     numbers = sorted(last)

@@ -130,8 +130,10 @@ def _require_no_order(query: BoundQuery, asked: str) -> None:
 
 
 def _costs_more(query: BoundQuery, name: str, best: Guarantee) -> bool:
-    """Return whether one point of the method's curve shows that its epsilon is above that of
-    `best`: its delta there is above the query's, and no curve rises. A search takes many points."""
+    """Return whether a point of the method's curve shows that its epsilon is above that of `best`.
+
+    Its delta there is above the query's, and no curve rises. A search takes many points.
+    """
     if query.delta is None or query.rounds > 1 or not best.epsilon <= MAX_EPSILON:
         return False
     if METHODS[name].any_randomizer and _binary_loses(query, best.epsilon) > query.delta:
@@ -144,8 +146,7 @@ def _costs_more(query: BoundQuery, name: str, best: Guarantee) -> bool:
 
 
 def _binary_loses(query: BoundQuery, epsilon: float) -> float:
-    """Return a delta that binary randomized response of the query's pure budget certainly reaches
-    there.
+    """Return a delta that binary randomized response of the query's pure budget certainly reaches.
 
     A bound on every randomizer of that budget is a bound on this one, so it cannot be smaller. It
     takes one evaluation of a curve with three outcomes, where such a bound takes many.
@@ -172,11 +173,27 @@ def _require_release(query: BoundQuery, method: Method) -> None:
 
 
 def compare(query: BoundQuery, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
-    """Return every method's answer, or the error that says why it does not apply; best proven
-    first.
+    """Return every method's answer, or the error that says why it does not apply.
 
-    Order: proven upper bounds from small to large, then published ones, then lower bounds, then
-    those that do not apply. Without `lower` only the methods that a headline can come from.
+    Parameters
+    ----------
+    query : BoundQuery
+        The question, without a method.
+    lower : bool, default True
+        Whether to ask all methods, or only those that a headline can come from.
+
+    Returns
+    -------
+    dict of str to Guarantee or FlShuffleError
+        Proven upper bounds from small to large, then published ones, then lower bounds, then those
+        that do not apply.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import BoundQuery, compare
+    >>> found = compare(BoundQuery(epsilon0=1.0, clients=1_000, delta=1e-6), lower=False)
+    >>> next(iter(found.values())).is_guarantee
+    True
     """
     names = [
         name
@@ -209,8 +226,7 @@ def lower_answers(query: BoundQuery) -> dict[str, Guarantee]:
 
 
 def tightness(query: BoundQuery, answers: Mapping[str, Guarantee | FlShuffleError]) -> float | None:
-    """Return the smallest proven number over the largest lower bound; None without one of the
-    two."""
+    """Return the smallest proven number over the largest lower bound; None without both."""
     found = [each for each in answers.values() if isinstance(each, Guarantee)]
     proven = [asked_number(query, each) for each in found if each.status is Status.PROVEN]
     lower = [asked_number(query, each) for each in found if each.method in LOWER_METHODS]
