@@ -303,13 +303,12 @@ def sweep(
 
     Examples
     --------
-    >>> import tempfile
+    Three learning rates with two seeds each, in two processes:
+
     >>> import fl_shuffle as fs
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rounds = {"run.rounds": [1]}
-    ...     found = fs.sweep(grid=rounds, out=f"{folder}/sweep")
-    ...     print(found.settings, found.table["runs"])
-    ['run.rounds'] [1]
+    >>> rates = {"server.learning_rate": [0.5, 1.0, 2.0]}
+    >>> found = fs.sweep(grid=rates, seeds=2, jobs=2)  # doctest: +SKIP
+    >>> found.table["accuracy"]  # doctest: +SKIP
     """
     from fl_shuffle.sweeps.directory import new_sweep
     from fl_shuffle.sweeps.points import Sweep

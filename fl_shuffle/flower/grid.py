@@ -181,7 +181,6 @@ class InProcessGrid(Grid):
 
         The first exception of a ClientApp or of `take` is raised here.
         """
-
         ends = SimpleQueue[BaseException | None]()
 
         def play(position: int, message: Message) -> None:
