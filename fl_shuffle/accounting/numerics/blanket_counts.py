@@ -103,6 +103,8 @@ class BinomialCounts(TiltedCounts):
         n = others + 1.0
         super().__init__(np.array([gamma]), np.array([n]), moment)
         self.log_scale = self.log_factor - math.log(n * gamma)
+        # `evaluate` leaves (1 - gamma)^n in H: the case without a report, as if it were an atom at
+        # S = 0.
         empty = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
         self.zero_atom = math.exp(empty - self.log_factor)
 
@@ -143,6 +145,7 @@ class ExplicitCounts(TiltedCounts):
         law, first, self.missing = poisson_binomial(counts, masses, self._step)
         self.excess = ROUND_OFF + 8.0 * UNIT * window
         multiples = self._step * (first + np.arange(law.size))
+        # w_m = P(M = m)/(m + 1), raised by what round-off of the window may have lost.
         self._weights = (1.0 + self.excess) * law / (multiples + 1.0)
         self._first = self._step * first
         self.width = law.size
@@ -196,6 +199,7 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
     law /= float(np.sum(law))
     missing = 0.0
     if high < count:
+        # Ratios of neighbors fall outwards, so the mass outside is at most a geometric series.
         ratio = (count - high) / (high + 1.0) * odds
         missing += float(law[-1]) * ratio / (1.0 - ratio)
     if low > 0:

@@ -76,6 +76,7 @@ class Composition:
             if times != 0
         ]
         self.rounds = sum(times for _, times in self._parts)
+        # Loss is finite only if that of every round is: 1 - prod (1 - infinite)^times.
         log_finite = math.fsum(
             times * math.log1p(-min(pair.infinite, 1.0 - 1e-16)) for pair, times in self._parts
         )
@@ -168,6 +169,8 @@ class Composition:
         spectrum[kept] = np.exp(exponent[kept])
         law = np.roll(np.fft.irfft(spectrum, n=size), -(first % size))
         losses: FloatArray = step * np.arange(first, first + size, dtype=np.float64)
+        # Undo the tilt: P's mass is the tilted one times E e^(tilt loss) e^(-tilt loss). Every
+        # tilted mass is raised by its largest round-off first.
         weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
         masses: FloatArray = (np.maximum(law, 0.0) + mass_roundoff(size, self.rounds)) * weights
         return losses, masses, above
@@ -269,6 +272,8 @@ def certainly_within(
         return np.zeros(len(times), dtype=bool)
     gain = np.where(losses > epsilon, -np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
     gain *= np.exp(np.minimum(-tilt * (losses - epsilon), 700.0))
+    # Parseval: the mean of `gain` is an inner product of transforms. Of a real one half is enough:
+    # its inner frequencies count twice.
     weights = np.fft.rfft(np.roll(gain, first % size)).conj() / size
     weights[1 : (size + 1) // 2] *= 2.0
     spectra = np.array([pair.log_spectrum(step, size, tilt) for pair in pairs])

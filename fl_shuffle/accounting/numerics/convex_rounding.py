@@ -70,6 +70,8 @@ def round_up_convex(
             break
         # Step by step: coarse cells say little about where the finest ones are needed.
         goal = 0.6 * max(tolerance, min(inflation, 1.0) * ROUNDING_STEP)
+        # A cell in p pieces adds 1/p^2 of what it adds whole. For a given sum the fewest pieces
+        # have p as the cube root of that, and this factor makes the sum `goal`.
         pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
         if float(np.sum(pieces)) > ROUNDING_MAX_ATOMS:
@@ -106,12 +108,16 @@ def atoms_through(nodes: FloatArray, transform: FloatArray) -> tuple[AtomicDistr
     top = float(transform[-1])
     g = np.maximum.accumulate((transform - top)[::-1])[::-1]
     gaps = nodes[1:] - nodes[:-1]
+    # g(t) = E(L - t)_+ has the slope -P(L > t): slopes of chords are the tail of the atoms, and the
+    # differences of these their probabilities.
     tail = np.minimum(np.maximum.accumulate(((g[:-1] - g[1:]) / gaps)[::-1])[::-1], 1.0)
     weights = np.maximum(tail - np.append(tail[1:], 0.0), 0.0)
     probabilities = np.concatenate([[max(0.0, 1.0 - float(np.sum(weights)))], weights])
     tail = np.cumsum(weights[::-1])[::-1]
     interpolated = np.append(np.cumsum((tail * gaps)[::-1])[::-1], 0.0)
     slack = 4.0 * nodes.size * UNIT
+    # Where the interpolation in floats may lie below g, all atoms move up: a shift by s raises the
+    # transform by s times the tail.
     deficit = np.maximum(transform * (1.0 + 8.0 * UNIT) - top - interpolated * (1.0 - slack), 0.0)
     cell = np.maximum(deficit[:-1], deficit[1:])
     solid = tail > 1e-250
@@ -138,6 +144,7 @@ def _cell_inflation(
     middle = 0.5 * (nodes[:-1] + nodes[1:])
     rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
     gaps = nodes[1:] - nodes[:-1]
+    # Simpson's rule with zeros at both ends: 4/6 of the middle's value.
     cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * gaps / 1.5
     return cells
 

@@ -159,6 +159,9 @@ class DominatingPair:
         """Split every atom between its grid neighbors, keeping both P's and Q's mass."""
         below = np.floor(self.losses / step)
         rest = np.clip(self.losses - below * step, 0.0, step)
+        # Of Q's mass this share goes down, so that sums of P's and of Q's masses stay: share
+        # e^-rest + (1 - share) e^(step - rest) = 1. The ratio P/Q is spread with its mean (under Q)
+        # kept.
         share_of_q = np.expm1(rest - step) / math.expm1(-step)
         low = self.masses * share_of_q * np.exp(-rest)
         index = np.concatenate([below, below + 1.0]).astype(np.int64)
@@ -168,6 +171,7 @@ class DominatingPair:
 def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
     """Return indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored
     curve."""
+    # Points (e^eps, curve) from 0 up. At negative eps: u(-eps) = 1 - e^-eps + e^-eps u(eps).
     alpha = np.concatenate([[0.0], np.exp(-eps[:0:-1]), np.exp(eps)])
     left = -np.expm1(-eps[:0:-1]) + np.exp(-eps[:0:-1]) * u[:0:-1]
     height = np.concatenate([[1.0], left, u])
@@ -177,6 +181,7 @@ def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
     for point in range(len(x)):
         while len(hull) >= 2:
             a, b = hull[-2], hull[-1]
+            # A vertex stays where the slope rises (the monotone chain of a convex hull).
             before = (y[b] - y[a]) / (x[b] - x[a])
             after = (y[point] - y[b]) / (x[point] - x[b])
             if after > before:

@@ -141,10 +141,34 @@ def trapezoid(
     smoothing_sd: float,
     cut: float,
 ) -> Sum:
-    """Return the sum the integral with V of standard deviation `smoothing_sd`, out to k = cut /
-    smoothing_sd.
+    """Evaluate the Fourier integral for E[S_+] by the trapezoidal rule, as an upper bound.
 
-    `deviation` is the standard deviation of the tilted sum: the Lipschitz constant of the decay.
+    Parameters
+    ----------
+    law : TiltedDistribution
+        Distribution of one term after tilting by theta > 0.
+    counts : TiltedCounts
+        Distribution of the number of terms (generating function H).
+    deviation : float
+        Standard deviation of the tilted sum: the Lipschitz constant of the decay.
+    period : float
+        Period T of the sum, in units of L. Longer periods alias less and need more nodes.
+    smoothing_sd : float
+        Standard deviation of the Gaussian V that is added to S.
+    cut : float
+        Nodes are summed up to k = cut / smoothing_sd.
+
+    Returns
+    -------
+    Sum
+        `value` and the bounds on its errors, relative to e^log_scale of `counts`.
+
+    Notes
+    -----
+    Statement: see the module. V has mean zero, so smoothing raises the result (Jensen), and the
+    trapezoidal rule adds nonnegative copies shifted by multiples of T (Poisson's formula). What
+    is cut off and skipped is bounded: the caller adds it. Used for the expectation of
+    docs/research/proofs, section 2.
     """
     theta = law.theta
     h = 2.0 * math.pi / period
@@ -155,20 +179,29 @@ def trapezoid(
     transform = counts.evaluate(y)
     variance = smoothing_sd * smoothing_sd
     smooth = np.exp(-0.5 * variance * k * k + 1j * (variance * theta) * k)
+    # The integrand at -k is the conjugate of that at k: other nodes count twice, with their real
+    # part.
     multiplicity = np.where(nodes == 0, 1.0, 2.0)
     smooth *= multiplicity
     terms = transform.values * smooth
     modulus = transform.magnitude * np.abs(smooth)
     s = theta + 1j * k
+    # e^(v s^2/2) = e^(v theta^2/2) times `smooth`.
     scale = math.exp(0.5 * variance * theta * theta) * h / (2.0 * math.pi)
     kernel = 1.0 / (s * s)
     value = scale * float(np.sum((terms * kernel).real))
+    # E(x + V)_+ - x_+ <= sqrt(v) phi(x/sqrt(v)), whose transform is v e^(v s^2/2): the same sum
+    # without 1/s^2 bounds what V adds.
     bump = scale * variance * float(np.sum(terms.real))
     size = modulus * np.abs(kernel)
+    # The error of y is at most `UNIT` times `rounding` times k, and moves the logarithm of the
+    # product by `sensitivity` times that.
     drift = UNIT * law.rounding * k * counts.sensitivity(y)
     roundoff = scale * float(np.sum(size * (drift + 40.0 * UNIT)))
     bump_roundoff = scale * variance * float(np.sum(modulus * (drift + 40.0 * UNIT)))
     end = last * h
+    # The integral of e^(-v k^2/2) beyond `end` is at most this, and with 1/k^2 at most this over
+    # end^2.
     gauss = math.exp(-0.5 * (smoothing_sd * end) ** 2) / (variance * end)
     front = math.exp(0.5 * variance * theta * theta) / math.pi
     gauss *= counts.total
@@ -177,7 +210,10 @@ def trapezoid(
     if first_skipped is not None:
         start = first_skipped * h
         level = front * FOURIER_SKIP_LEVEL
+        # h sum of 1/k^2 over k >= start is at most 1/start + h/start^2.
         skipped = level * (1.0 / start + h / start**2)
+        # v times the integral of e^(-v k^2/2) over k > 0 is sqrt(v) sqrt(pi/2), and sqrt(pi/2) <
+        # 1.2534.
         bump_skipped = level * smoothing_sd * 1.2534
     return Sum(
         value=value,
@@ -201,6 +237,7 @@ def significant_nodes(
     A block is skipped when the decay at its center, less `deviation` times its half-width, still
     certifies |transform| <= `FOURIER_SKIP_LEVEL`.
     """
+    # |transform| <= e^(-R^2/2), which is below the level from this R on.
     need = math.sqrt(-2.0 * math.log(FOURIER_SKIP_LEVEL))
     first_skipped: int | None = None
     starts = np.arange(0, last + 1, FOURIER_BLOCK, dtype=np.int64)

@@ -134,9 +134,12 @@ def _certified_sum(
     tilted = TiltedDistribution.of(law, theta)
     counts = tilted_counts(classes, tilted.moment)
     deviation = _deviation(tilted, classes)
+    # The saddle-point estimate of the integral is H/`front`: log H - 2 log theta has the second
+    # derivative variance + 2/theta^2. It sets the accuracy that is asked for, and proves nothing.
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
     scale_error = tilted.moment.log_total_error(classes)
     scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
+    # x_+ <= e^(theta x - 1)/theta.
     tail = (counts.total * ROUND_UP + counts.missing) / (math.e * theta)
     chernoff = counts.log_scale + math.log(tail) + math.log1p(scale_error)
     whole = math.exp(min(max(chernoff, LOG_VANISHING_DELTA), 0.0))
@@ -182,6 +185,7 @@ def _with_errors(
     total: Sum, counts: TiltedCounts, theta: float, sd: float, scale_error: float
 ) -> tuple[float, dict[str, float]]:
     """Return an upper bound with all errors in it, and how much of it each of them may be."""
+    # The fictitious atom at S = 0 has added E(V)_+ = sd/sqrt(2 pi) times its weight.
     atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
     missing = counts.missing / (math.e * theta)
     added = total.cut + total.skipped + total.roundoff + missing
@@ -248,6 +252,8 @@ def _period(
 def _cut(sd: float, theta: float, total: float, target: float) -> float:
     """Return how many smoothing deviations out the integrand must be summed."""
     for cut in np.arange(3.0, 9.0, 0.25):
+        # As `trapezoid` bounds what it cuts off: the tail of the Gaussian weight at `cut`
+        # deviations.
         gauss = math.exp(-0.5 * cut * cut) / (math.pi * cut) * total
         tail = gauss * (sd / cut**2) * math.exp(0.5 * (sd * theta) ** 2)
         bump = gauss * sd

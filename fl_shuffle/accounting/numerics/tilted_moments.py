@@ -53,6 +53,7 @@ class TiltedMoments:
     @property
     def log(self) -> float:
         """log M."""
+        # Near theta = 0 all digits of log M are in M - 1.
         return math.log1p(self.excess) if abs(self.excess) < 0.5 else math.log(self.value)
 
     def blend(self, gammas: FloatArray) -> FloatArray:
@@ -121,6 +122,7 @@ def tilt_at_saddle_point(law: AtomicDistribution, classes: Sequence[tuple[float,
     unit = float(np.max(np.abs(values)))
     mean = share * float(probabilities @ (values / unit))
     variance = share * float(probabilities @ (values / unit) ** 2)
+    # For normal terms theta (mean + variance theta) = 2.
     guess = (-mean + math.sqrt(mean * mean + 8.0 * variance)) / (2.0 * variance) / unit
     low = high = guess
     while slope(low) > 0.0:

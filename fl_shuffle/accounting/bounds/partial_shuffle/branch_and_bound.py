@@ -47,6 +47,7 @@ def kept_boxes(
     """
 
     def said(boxes: FloatArray) -> FloatArray:
+        # What round-off spoils may only raise the maximum.
         result: FloatArray = np.nan_to_num(value(boxes), nan=math.inf, posinf=math.inf)
         return result
 
@@ -58,6 +59,8 @@ def kept_boxes(
         return max(best, float(row[0]))
 
     best, asked, level = known, 0, 0
+    # Others on one line with the differing client are nearly always the worst: a good value to
+    # compare with from the start. It only decides which boxes are halved.
     best = largest(area.ends)
     kept = []
     boxes = area.start(CELLS)
@@ -71,6 +74,8 @@ def kept_boxes(
         if above > best * (1.0 + tolerance) and (level >= PROMISING_LEVEL or above > most):
             # Perhaps the ends are not the worst: what one configuration in a box says.
             best = largest(area.middles(boxes[np.argsort(v)[-PROMISING:]]))
+        # A kept box counts with its own value, so the maximum over `kept` bounds all of the area,
+        # however early a box is kept.
         done = (v <= best * (1.0 + tolerance)) | (asked > MOST_BOXES)
         kept.append(rows[done])
         boxes = area.halves(boxes[~done])

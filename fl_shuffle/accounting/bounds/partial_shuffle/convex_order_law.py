@@ -64,10 +64,13 @@ def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> Con
 
     def one_sided(t: FloatArray) -> FloatArray:
         negative = t < 0.0
+        # theta = a/(a + t) makes both arguments a + t, and theta = 1/(1 + |t|) makes them (1 +
+        # |t|)/a.
         value = profile(np.where(negative, (1.0 - t) / a, a + t))
         result: FloatArray = np.where(negative, a * value, value)
         return result
 
+    # h has fallen as far as it will from `top` on: where a + t = top, and where (1 + |t|)/a = top.
     return ConvexOrderLaw(epsilon, one_sided, min(1.0 - a * top, -least), max(top - a, least))
 
 
@@ -80,6 +83,8 @@ def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw
     |t|/a.
     """
     a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
+    # The ends are where the transforms vanish: a e^-move + t e^-spread = 1 above, and (e^-move +
+    # |t| e^-spread)/a = 1 below.
     upper = max(-math.expm1(epsilon - move) * math.exp(spread), least)
     lower = -math.exp(spread + epsilon) * -math.expm1(-epsilon - move) - least
 
@@ -89,6 +94,7 @@ def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw
         # 1 - (a e^-move + t e^-spread) as a sum without cancellation: accurate up to the top.
         own = np.where(negative, -epsilon, epsilon) - move
         room = np.maximum(-np.expm1(own) - np.abs(t) / scale * math.exp(-spread), 0.0)
+        # 1 - sqrt(1 - room) = room/(1 + sqrt(1 - room)), without cancellation for small room.
         value = scale * room / (1.0 + np.sqrt(np.maximum(1.0 - room, 0.0)))
         return np.where(t >= upper, 0.0, value + 4.0 * UNIT)
 

@@ -50,6 +50,8 @@ def _denser(count: int, low: float, high: float, bend: float) -> FloatArray:
 
 def cells(z: FloatArray) -> FloatArray:
     """Return P(z_i < g < z_(i+1)) along the last axis, with relative accuracy in both tails."""
+    # Right of zero both values of Phi are near one: P(z < g) = Phi(-z) keeps the digits of the
+    # tail.
     side = np.where(z[..., :-1] > 0.0, -1.0, 1.0)
     result: FloatArray = side * (ndtr(side * z[..., 1:]) - ndtr(side * z[..., :-1]))
     return result
@@ -59,6 +61,8 @@ def to_nodes(t: FloatArray, mass: FloatArray, moment: FloatArray) -> FloatArray:
     """Split each cell's mass between its two ends t, mean kept; t may rise or fall."""
     step = np.diff(t, axis=-1)
     step = np.where(np.abs(step) > 1e-300, step, np.inf)
+    # A mass m with first moment M, between the ends t_0 and t_1, keeps both if (M - m t_0)/(t_1 -
+    # t_0) of it goes to t_1. Spreading with the mean kept is upwards in the convex order.
     right = np.clip((moment - mass * t[..., :-1]) / step, 0.0, mass)
     p = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
     p[..., 1:] = right
@@ -75,6 +79,8 @@ def ell_law(
     at most its value there, 0, or its maximum.
     """
     d1, d2 = d1[:, None], d2[:, None]
+    # At most one of d_1, d_2 is negative (their sum is d > 0). Then ell' has one zero, g* = ln(-a
+    # d_2/d_1)/d + (d_1 - d_2)/2, which becomes a node: ell is monotone in every cell.
     bent = (d1 < 0.0) | (d2 < 0.0)
     with np.errstate(all="ignore"):
         turn = np.log(-a * d2 / d1) / (d1 + d2) + 0.5 * (d1 - d2)
@@ -84,9 +90,12 @@ def ell_law(
         z = np.sort(np.concatenate([wide, np.clip(turn, z[0], z[-1])], axis=1), axis=1)
     t = np.exp(d1 * z - 0.5 * d1 * d1) - a * np.exp(-d2 * z - 0.5 * d2 * d2)
     p = to_nodes(t, np.broadcast_to(cells(z), (len(d1), z.shape[-1] - 1)), _moments(d1, d2, a, z))
+    # Mass above the last node goes to t_m. What that leaves out is paid for (`left_out`).
     p[:, -1] += ndtr(-z[..., -1])
     first = np.minimum(turn, z[..., :1])
     peak = np.exp(np.minimum(d1 * first - 0.5 * d1 * d1, 600.0))
+    # Mass below z_0 goes to a value above ell there: to its maximum, without the subtracted part,
+    # where the turning point is further out; to max(t_0, 0) for d_2 < 0; to t_0 else.
     low = np.where((d1 < 0.0) & (turn < z[..., :1]), peak, t[:, :1])
     low = np.where(d2 < 0.0, np.maximum(t[:, :1], 0.0), low)
     below = np.broadcast_to(ndtr(z[..., :1]), low.shape)
@@ -95,6 +104,8 @@ def ell_law(
 
 def _moments(d1: FloatArray, d2: FloatArray, a: float, z: FloatArray) -> FloatArray:
     """Return E ell 1{z_i < g < z_(i+1)}."""
+    # E e^(d g - d^2/2) 1{z_i < g < z_(i+1)} = P(z_i - d < g < z_(i+1) - d): the factor moves g by
+    # d.
     result: FloatArray = cells(z - d1) - a * cells(z + d2)
     return result
 
@@ -105,6 +116,7 @@ def factor_law(b: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     t = np.exp(b * y - 0.5 * b * b)
     p = to_nodes(t, np.broadcast_to(cells(y), (len(b), y.size - 1)), cells(y - b))
     low = ndtr(y[:1])
+    # Below y_0 Lambda lies between 0 and t_0, with first moment Phi(y_0 - b): spread to these two.
     share = np.clip(ndtr(y[:1] - b) / t[:, :1], 0.0, low)
     p[:, :1] += share
     p[:, -1] += ndtr(-y[-1])
@@ -142,6 +154,7 @@ def factors(gram: Gram, a: float, nodes: CellEdges) -> Factors:
     u, w, x = gram
     d = np.sqrt(np.maximum(u + w - 2.0 * x, 1e-30))
     d1, d2 = (u - x) / d, (w - x) / d
+    # b^2 = U - d_1^2 = W - d_2^2 is the part that u and v share: Lambda's parameter.
     b = np.sqrt(np.maximum(u - d1 * d1, 0.0) + B_ROUND_OFF * u)
     t, p = ell_law(d1, d2, a, nodes.z)
     f, r = factor_law(b, nodes.y)
@@ -152,6 +165,7 @@ def law(gram: Gram, a: float, nodes: CellEdges) -> tuple[FloatArray, FloatArray,
     """Return atoms and masses, one row a matrix, and the mean of what they leave out."""
     f, r, t, p, missing = factors(gram, a, nodes)
     rows = len(f)
+    # Given one factor the product is linear in the other, so spreading either is upwards.
     values = (f[:, :, None] * t[:, None, :]).reshape(rows, -1)
     return values, (r[:, :, None] * p[:, None, :]).reshape(rows, -1), missing
 
@@ -174,6 +188,8 @@ class Grid:
         up, down = math.asinh(high / scale), math.asinh(-low / scale)
         above = max(2, round(count * up / (up + down)))
         step = up / above
+        # `high` is a node exactly: in a bound it is K, where values are cut. The first node may lie below
+        # `low`.
         below = max(2, math.ceil(down / step))
         return cls(scale, step, below, scale * np.sinh(step * np.arange(-below, above + 1)))
 
@@ -205,6 +221,8 @@ class Grid:
                 np.subtract(kept, self.nodes[-1], out=spare[0])
                 np.maximum(spare[0], 0.0, out=spare[0])
                 over[part] = np.einsum("ijk,ijk->i", weight, spare[0])
+            # Values below the first node are raised to it, which is upwards. Those above K are cut
+            # to K, and `over` = E(L - K)_+ is paid for.
             np.clip(kept, self.nodes[0], self.nodes[-1], out=kept)
             places = cell[: len(f)]
             self._place(kept, spare[0], spare[1], out=places)

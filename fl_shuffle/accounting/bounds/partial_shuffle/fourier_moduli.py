@@ -56,14 +56,22 @@ class Frequencies:
 
         `own`: the deviation of the widest term's bulk: it decides how fast moduli fall.
         """
+        # The period T = 2 pi/h is wide against the sum and against 1/theta, so that the copies
+        # shifted by multiples of T weigh little. They are nonnegative: any h gives an upper bound.
         h = 2.0 * math.pi / (8.0 * sd + 8.0 / theta)
         exact = min(int(min(EXACT_SDS / math.sqrt(count), 1.5) / own / h) + 2, MOST_EXACT)
         last = max(min(int(0.8 / own / h), MOST_FREQUENCIES), exact) + 1
         k = h * np.arange(last + 1)
         k1, k2 = exact * h, float(k[-1])
+        # The blur N(0, v) lowers the weight at k_2 by a factor of e^-3.1. By Jensen, any v gives an upper
+        # bound.
         v = (2.5 / k2) ** 2
+        # c_k = (h/2 pi) e^(v (theta^2 - k^2)/2)/(theta^2 + k^2), for k and -k together; e^(v
+        # theta^2/2) is kept as `shift`.
         c = np.where(k == 0.0, 1.0, 2.0) * np.exp(-0.5 * v * k * k) / (theta**2 + k * k)
         c *= h / (2.0 * math.pi)
+        # Beyond k_2 the rule is at most the integral of e^(-v k^2/2)/(pi k^2), which is at most
+        # this.
         rest = math.exp(-0.5 * v * k2 * k2) / (math.pi * v * k2**3)
         middle = float(c[exact:].sum())
         return cls(theta, count, h, c[:exact], rest, middle, k1, k2, 0.5 * v * theta * theta)
@@ -73,6 +81,8 @@ class Frequencies:
 
         `share` of the tilted mass is the bulk, with this variance and fourth central moment.
         """
+        # v(k) is convex in k^2: on [k_1, k_2] it is largest at one of the ends. Atoms outside of
+        # the bulk count with their whole mass.
         v = np.maximum(_bulk(self.k1, s2, mu4), _bulk(self.k2, s2, mu4))
         bound = share * np.sqrt(np.maximum(v, 0.0)) + 1.0 - share + MANY * UNIT
         result: FloatArray = np.minimum(bound, 1.0)
@@ -158,10 +168,12 @@ class LogModuli:
         real, imaginary = every[..., :exact], every[..., exact : 2 * exact]
         whole = real[..., 0]
         square = (real[..., 1:] ** 2 + imaginary[..., 1:] ** 2) / (whole * whole)[..., None]
+        # m_k^N, m_k = |M(theta + ik)|/M(theta). At k = 0 it is one; beyond k_2 one bounds it.
         powers = np.exp(0.5 * line.count * np.log(np.maximum(square, 1e-300)))
         between = line.modulus_between(*_central(every[..., 2 * exact :], whole))
         d = line.weights[0] + line.rest + powers @ line.weights[1:]
         d += line.middle * between**line.count
+        # log D = N log M(theta) + log(sum of c_k m_k^N) + v theta^2/2.
         result: FloatArray = line.count * np.log(whole) + np.log(d) + line.shift
         return result
 

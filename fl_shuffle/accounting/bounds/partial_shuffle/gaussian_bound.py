@@ -298,6 +298,7 @@ class Search:
         """Return the bound with these constants, or a number between `best` and that; lowers
         `best`."""
         found, self._ends = guided_bound(main, self._tolerance, self.best)
+        # Round-off of the whole bound, at the end of section 12: 1e-8 + 1e-11 N.
         found *= 1.0 + (10.0 + 0.01 * self._setting.count) * ROUND_OFF
         self.best = min(self.best, found)
         return found
@@ -417,6 +418,7 @@ def choose_cut(
     b0, b1, b2 = (each[:, :, small] / m0 for each in sums)
     v = n * np.maximum(b2 - b1 * b1 / b0, 1e-12)
     rate = rates[:, None]
+    # M^N E[e^(-theta S) 1{S > 0}]/theta for a tilted sum S that is normal with variance v.
     logs = n * np.log(m0) - np.log(2.0 * rate) + np.log(erfcx(rate * np.sqrt(0.5 * v)))
     shape = rates.size, places.size
     worst = setting.worst(logs.reshape(len(p), -1)).reshape(shape) + rate * beta
@@ -590,6 +592,8 @@ class MainTerm:
         log_main, each, decisive = self._log_main(scales), [], []
         for (log, kappa), scale in zip([rows.T for rows in groups], scales.tolist(), strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
+                # S D_B/s_g + N kappa_B. The mean over the others of its maxima is sum_g n_g max_B
+                # [S D_B/(N s_g) + kappa_B].
                 v = np.exp(np.maximum(log_main + log - scale, -600.0)) + self._setting.count * kappa
             v = np.nan_to_num(v, nan=math.inf, posinf=math.inf)
             decisive.append(int(np.argmax(v)))
@@ -611,7 +615,11 @@ class MainTerm:
         masses, over = self._grid.spread_products(laws)
         log = self._transform.log_d(masses, self._prepared)
         with np.errstate(over="ignore"):
+            # Relative to D at lambda, so that nothing overflows; columns are the nodes 0, lambda,
+            # .., zeta.
             raised = nondecreasing(np.exp(log - log[:, 1:2]))
+        # kappa_B: the largest slope of phi_w times the mean of what the finite distribution leaves
+        # out.
         kappa = self.swap.slope * (over + laws.missing) * ROUND_UP
         return log[:, 1] + np.log(raised @ weights), kappa
 

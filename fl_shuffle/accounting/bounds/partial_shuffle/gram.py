@@ -40,8 +40,10 @@ def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
 
     At the angles g_1, g_2 >= 0, g_1 + g_2 <= pi, from the point opposite to r, on its two sides.
     """
+    # A = C_1^2 + C_2^2 and B = 2 C_1 C_2 of Lemma 2: U = A + B cos g_1, W = A + B cos g_2.
     both, twice = own * own + other * other, 2.0 * own * other
     across = other * other + own * other * (np.cos(g1) + np.cos(g2))
+    # Ends of boxes may lie beyond g_1 + g_2 = pi, where the last cosine is held at its least value.
     across = across + own * own * np.cos(np.minimum(g1 + g2, math.pi))
     return both + twice * np.cos(g1), both + twice * np.cos(g2), across
 
@@ -54,11 +56,18 @@ def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray
     - sqrt(e). Every e >= 0 is valid; of those tried the one of the least E L^2 is
     taken.
     """
+    # Both ends move up by e, so dU = U' - U and dW = W' - W are at least e for every matrix of the
+    # set. U and W are sums of a few squares: `slack` covers their round-off.
     e = ADDED * spread
     slack = FEW_SQUARES * (u2 + w2 + chord)
     u, w = u2 + e + slack, w2 + e + slack
+    # dU and dW differ by at most `spread`, so |sqrt(dU) - sqrt(dW)| is largest if the smaller one
+    # is e. Since 2X = U + W - |p - q|^2, X + sqrt(dU dW) = (U' + W' - |p - q|^2 - (sqrt(dU) -
+    # sqrt(dW))^2)/2 >= (U' + W' - chord - s^2)/2: Lemma 1 asks that X' is no larger.
     s = np.sqrt(e + spread) - np.sqrt(e)
     root = np.sqrt(u * w)
+    # A smaller X is above (Lemma 1), so round-off lowers it. X' never needs to be below
+    # -sqrt(U'W'), and X' <= sqrt(U'W') holds but for round-off.
     x = np.clip(0.5 * (u + w - chord - s * s) - 3.0 * slack, -root, root)
     best = np.argmin(second_moment((u, w, x), a), axis=0), np.arange(u.shape[1])
     return u[best], w[best], x[best]
@@ -66,6 +75,8 @@ def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray
 
 def second_moment(gram: Gram, a: float) -> FloatArray:
     """Return E L^2."""
+    # x and y are lognormal: E x^2 = e^U, E y^2 = e^W, E xy = e^X. The cut at 300 avoids overflow;
+    # the number chooses and scales, and bounds nothing.
     u, w, x = (np.exp(np.minimum(each, 300.0)) for each in gram)
     result: FloatArray = u - 2.0 * a * x + a * a * w
     return result
@@ -75,6 +86,7 @@ def worst_variance(own: float, other: float, move: float, a: float) -> float:
     """Return Var L of others on one line with client 1, at the worse end: a scale, not a bound."""
     far, near = own + other, own + other - move
     across = far * near
+    # On a line X = |u| |v|; the mean, E L = 1 - a, is taken off below.
     ends = (far * far, near * near, across), (near * near, far * far, across)
     moments = [second_moment((np.array(u), np.array(w), np.array(x)), a) for u, w, x in ends]
     return float(max(moments)) - (a - 1.0) ** 2
@@ -113,6 +125,7 @@ class Cover:
         else:
             reach = (self.own + self.other) * (1.0 + FEW_SQUARES)
             first = np.linspace(0.0, reach * reach, cells // 2 + 1)
+            # U - W = <p - q, u + v>, so |U - W| <= |p - q| (|u| + |v|) <= 2 D (C_1 + C_2).
             second = 2.0 * reach * self.move * np.linspace(-1.0, 1.0, 2 * cells + 1)
         sides = first[:-1, None], first[1:, None], second[:-1], second[1:]
         boxes = np.stack(np.broadcast_arrays(*sides), axis=-1)
@@ -155,6 +168,8 @@ class Cover:
         if self.client_unit:
             holds = low1 + low2 <= math.pi + ROUND_OFF
         else:
+            # W = U - (U - W) is at most this, and at least low1 - high2. |U - W| <= D (sqrt(U) +
+            # sqrt(W)), because U - W = <p - q, u + v>.
             most = high1 - low2
             reach = self.move * (np.sqrt(high1) + np.sqrt(np.maximum(most, 0.0))) + ROUND_OFF
             holds = (most >= 0.0) & (low2 <= reach) & (-high2 <= reach)
@@ -186,8 +201,12 @@ class Cover:
         if not self.client_unit:
             chord = np.maximum(self.chord(low1, high2), 0.0)
             w2 = np.clip(high1 - low2, 0.0, self.most)
+            # (U_2 - U) - (W_2 - W) = (U_2 - W_2) - (U - W), and U - W lies in [low2, high2].
             spread = np.maximum(high2 - (high1 - w2), (high1 - w2) - low2)
             return corner(high1, w2, np.maximum(spread, high2 - low2), chord, a)
+        # U and W fall with their angles: they are largest at the lower ends, and least at the upper
+        # ends, cut where g_1 + g_2 = pi. |p - q|^2 = 2 C_1^2 (1 - cos(g_1 + g_2)) grows with the
+        # angles.
         last1 = np.maximum(np.minimum(high1, math.pi - low2), low1)
         last2 = np.maximum(np.minimum(high2, math.pi - low1), low2)
         u2, w2, _ = frontier(self.own, self.other, low1, low2)
@@ -200,5 +219,6 @@ class Cover:
 def cover(own: float, other: float, move: float) -> Cover:
     """Return the cover for a client of radius `own` among others of radius `other`; larger is
     safe."""
+    # Means that lie `move` apart need a ball of at least half that radius.
     own = max(own, 0.5 * move)
     return Cover(own, max(other, LEAST_RATIO * own), move)

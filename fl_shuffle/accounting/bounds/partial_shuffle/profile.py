@@ -95,12 +95,15 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
         best[e] = min(d, best.get(e, 1.0))
     best.setdefault(0.0, 1.0)
     at = sorted(best)
+    # h(s) = 1 - s + s h(1/s) extends the points below one; the pair's curve is the lower convex
+    # envelope of both halves, which every convex profile below the points stays under.
     pair = DominatingPair.from_curve(at, [best[e] for e in at])
     ratios = np.exp(pair.losses)
     masses = pair.masses / ratios  # of the other distribution
     name = ", ".join(f"({e:g}, {d:g})" for e, d in sorted(pairs)[:3])
 
     def value(s: FloatArray) -> FloatArray:
+        # H_s = sum of (ratio - s)_+ times Q's mass, plus P's mass where Q has none.
         gains = np.maximum(ratios - s[..., None], 0.0) @ masses + pair.infinite
         result: FloatArray = np.minimum(gains * ROUND_UP, 1.0)
         return result

@@ -80,11 +80,14 @@ def convex_order_delta(
     """
     if count < CONVEX_ORDER_MIN_OTHERS or not local > 0.0:
         return math.inf
+    # E L^- = H + a - 1, and a - 1 = -E L.
     drift = -law.mean
     atoms, tail = _atoms(law, kinks, count)
     goal = CONVEX_ORDER_COST_SHARE * _predicted(atoms, count)
+    # (B) = (N/m) (H + a - 1) h(zeta).
     zeta, over = _cap(hiding, goal / (local + drift))
     steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
+    # E(t - Z)_+ = int (t R - omega)_+ <= t h(1/t).
     transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
     weights = (*spread_atoms(steps, transform), count)
     found = floor_of_sum([weights], math.log(goal / local))
@@ -92,10 +95,13 @@ def convex_order_delta(
         return math.inf
     m, below = found
     eta = zeta / m
+    # phi(l) = l + eta |l| increases in l for eta <= 1 (section 11). Larger shares are not tried.
     if eta >= 0.5:
         return math.inf
     law = lifted(atoms, eta, eta)
     main = amplified_delta(law, [(1.0, count - 1)], relative_error=CONVEX_ORDER_ERROR).delta
+    # E(sum of phi(L*))_+ = N E[X_1 1{sum > 0}] by symmetry: `main` is that expectation. Then the
+    # cut (N/m)(1 + eta) S(K), (B), and (A).
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
     return total * ROUND_UP
 

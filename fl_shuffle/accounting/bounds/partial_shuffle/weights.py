@@ -36,6 +36,8 @@ def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, Flo
     """
     below = below * ROUND_UP
     below[1:] = np.maximum(below[1:], TINY)
+    # E(t - Z)_+ has the slope P(Z < t): the slopes of its chords are the distribution function of
+    # the atoms. It must not fall, and slopes raised to a running maximum only raise the transform.
     chances = np.diff(below) / np.diff(values)
     chances = np.clip(np.maximum.accumulate(chances), 0.0, 1.0)
     return values, np.append(chances, 1.0) - np.append(0.0, chances)
@@ -69,6 +71,7 @@ def floor_of_sum(
         return None
     rates, log_moments, level = rates[good], log_moments[good], level[good]
     x = level
+    # e^(x - 1)/x prod (E e^(-tau w))^n = e^log_goal is x - log x = level, with x = tau m.
     for _ in range(SWAP_FIXED_POINT_STEPS):
         x = level + np.log(x)
     best = int(np.argmax(x / rates))

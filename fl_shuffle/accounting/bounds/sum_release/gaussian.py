@@ -66,6 +66,8 @@ def hiding_variance(
     for members, company in _companies(variance, bridged, usable):
         counts = np.where(company, present, 0)
         # Reports that do not count beside these are among the honest ones, in the worst case.
+        # The worst honest set: the client, and of the others those of the smallest counted
+        # variance.
         most = others - (arrived - int(counts.sum()))
         found = _with_smallest(effective, counts, max(0, most))
         hidden[members] = np.maximum(found, variance)[members]
@@ -85,6 +87,8 @@ def drawn_variance(
     for members, company in companies:
         values, counts = effective[company], clients[company]
         rates = np.geomspace(1e-3, 1e3, 61)[:, None] / float(values @ counts)
+        # Chernoff: P(sum <= x) <= e^(rate x) prod (1 - q + q e^(-rate value)), which is the allowed
+        # share of `rare` at x = (log of it - `absent`)/rate.
         absent = np.log1p(participation * np.expm1(-rates * values)) @ counts
         sure = float(np.max((math.log(rare / len(companies)) - absent) / rates[:, 0], initial=0.0))
         hidden[members] = np.maximum(sure * _rounded_down(values), variance)[members]
@@ -94,6 +98,8 @@ def drawn_variance(
 def _counted(scale: Vector, grid: Vector) -> tuple[Vector, Vector, Vector]:
     """Return the variance of each class's noise, what of it counts, and what bridges its grid."""
     variance = scale * scale
+    # A report counts s^2 - 4 c^2 g^2, and a grid is bridged by a variance of 2 c^2 g^2 (the claim
+    # of section 14).
     bridged = 2.0 * (GRID_SMOOTHING * grid) ** 2
     return variance, variance - 2.0 * bridged, bridged
 
@@ -117,9 +123,11 @@ def _companies(
     them."""
     if not usable.any():
         return []
+    # Every report bridges every grid, so all count beside all.
     if variance[usable].min() >= bridged[usable].max():
         return [(usable, usable)]
     levels = np.unique(bridged[usable])
+    # The coarsest grid that the noise of each class bridges: reports on coarser ones do not count.
     reach = levels[np.maximum(np.searchsorted(levels, variance, side="right") - 1, 0)]
     pairs = []
     for own, most in np.unique(np.stack([bridged, reach], axis=1)[usable], axis=0):
@@ -150,6 +158,8 @@ def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
 
     without, _ = smallest(others)
     with_own, bar = smallest(others + 1)
+    # The client's own value counts always: it is among the smallest `others` + 1, or added to the
+    # smallest `others`.
     total = np.where(values <= bar, with_own, without + values)
     result: Vector = total * _rounded_down(values)
     return result

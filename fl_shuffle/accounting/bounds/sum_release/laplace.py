@@ -52,6 +52,8 @@ def laplace_sum_mu(
             )
             if variance > 0.0:
                 small = float(_small(scale[members], float(coarsest)).max())
+                # In a bad coordinate the own noise is revealed, and the rounded report moves by one
+                # more step.
                 far = _bad_coordinates(small, dimension) * float(own)
                 found = (shift[members] + far) / math.sqrt(variance) * ROUND_UP
                 mu[members] = np.minimum(mu[members], found)
@@ -61,6 +63,7 @@ def laplace_sum_mu(
 
 def _small(scale: Vector, coarsest: float) -> Vector:
     """Return how likely it is that the noise of one coordinate does not bridge the grid."""
+    # p = P(2 b^2 E < q) = 1 - e^(-q/(2 b^2)) with q = 4 c^2 G^2.
     result: Vector = -np.expm1(-2.0 * (GRID_SMOOTHING * coarsest / scale) ** 2)
     return result
 
@@ -82,16 +85,21 @@ def _sure_variance(
     """
     rare = math.log(0.25 * SUM_RARE / dimension)
     fine = (grid <= own) & (present > 0)
+    # The first condition of section 15, d prod_F p_j <= rho/4, with as few honest reports in F as
+    # can be, each with the largest p.
     fine_honest = max(1, honest - int(present[~fine].sum()))
     least = float(np.log(_small(scale[fine], coarsest).max()))
     if fine_honest * least > rare:
         return 0.0
     counted = (grid <= coarsest) & (present > 0)
+    # The second condition: as few honest reports in C as can be, of the smallest scales.
     number = max(1, honest - int(present[(~counted)].sum()))
     order = np.argsort(scale[counted], kind="stable")
     values = 2.0 * scale[counted][order] ** 2
     upto = np.cumsum(present[counted][order])
     counts = np.diff(np.minimum(upto, number), prepend=0).astype(np.float64)
+    # w + |C| q = (ln(rho/4d) + sum over C of ln(1 + 2 b^2 theta))/theta: Chernoff's bound, the
+    # largest over a ladder of theta. `paid` is |C| q.
     paid = 4.0 * (GRID_SMOOTHING * coarsest) ** 2 * number
     best = 0.0
     for rate in np.geomspace(0.1, 1e6, 61) / float(values @ counts):
@@ -106,6 +114,7 @@ def _bad_coordinates(small: float, dimension: int) -> int:
     if mean > 5.0:
         # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.
         return min(dimension, math.ceil(max(math.exp(2.0) * mean, -rare)))
+    # The third condition: (d p)^(m + 1)/(m + 1)! <= rho/4.
     bad = 0
     while (bad + 1) * math.log(mean) - math.lgamma(bad + 2) > rare:
         bad += 1

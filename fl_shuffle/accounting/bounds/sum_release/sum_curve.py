@@ -53,5 +53,7 @@ class SumCurve:
         errors = np.asarray(type_one, dtype=np.float64)
         if not np.all((errors >= 0.0) & (errors <= 1.0)):
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+        # f(a) = Phi(Phi^-1(1 - a) - mu); the rare event may lower both errors of a test by its
+        # probability.
         shifted = ndtr(-ndtri(np.minimum(1.0, errors + self.rare)) - self.mu) - self.rare
         return np.asarray(np.maximum(0.0, shifted), dtype=np.float64)
