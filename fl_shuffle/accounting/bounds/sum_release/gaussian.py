@@ -65,9 +65,8 @@ def hiding_variance(
     hidden = variance.copy()
     for members, company in _companies(variance, bridged, usable):
         counts = np.where(company, present, 0)
-        # Reports that do not count beside these are among the honest ones, in the worst case.
-        # The worst honest set: the client, and of the others those of the smallest counted
-        # variance.
+        # The worst honest set: the client, then the reports that do not count beside these, then
+        # those of the smallest counted variance.
         most = others - (arrived - int(counts.sum()))
         found = _with_smallest(effective, counts, max(0, most))
         hidden[members] = np.maximum(found, variance)[members]
