@@ -30,8 +30,20 @@ from fl_shuffle.errors import require_integer, require_real
 
 
 def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
-    """Return L of the pair of randomized responses against their average, at central budget
-    `epsilon`."""
+    """Return the distribution of L of two randomized responses against their average.
+
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget, in nats.
+    epsilon : float
+        Central budget, in nats.
+
+    Returns
+    -------
+    AtomicDistribution
+        Two atoms, probability 1/2 each: see the module.
+    """
     share = 2.0 / (1.0 + math.exp(-epsilon0))
     top = -share * math.expm1(epsilon - epsilon0)
     bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
@@ -41,9 +53,27 @@ def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
 def clone_curve(
     epsilon0: float, hiding: Sequence[tuple[float, int]], *, participation: float = 1.0
 ) -> DeltaCurve:
-    """Return delta(epsilon) of an eps0-client among others that clone with the given probabilities.
+    """Return delta(epsilon) of an eps0-client among others that clone with given probabilities.
 
-    `hiding` lists (clone probability, count) of the other clients; see `hidden_curve`.
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget of the client, in nats.
+    hiding : sequence of (float, int)
+        (clone probability, count) of the other clients.
+    participation : float, default 1.0
+        As for `hidden_curve`.
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats).
+
+    Notes
+    -----
+    Statement: see the module. Source: Feldman, McMillan, Talwar (2022), the standard clone;
+    docs/research/proofs, section 2. Neighbors: replace-one, both directions. Direction of error:
+    all errors are added to delta.
     """
     budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     return hidden_curve(budget, partial(clone_law, budget), hiding, participation=participation)
@@ -54,8 +84,24 @@ def standard_clone_curve(
 ) -> DeltaCurve:
     """Return the standard clone bound on delta(epsilon), proven.
 
-    Holds for every pure `epsilon0`-randomizer that is shared by all `clients`. `participation`: see
-    `hidden_curve`.
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget of all clients, in nats.
+    clients : int
+        Number of reports, at least 1.
+    participation : float, default 1.0
+        As for `hidden_curve`.
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats), for every pure `epsilon0`-randomizer that all clients
+        share.
+
+    Notes
+    -----
+    As for `clone_curve`.
     """
     others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)

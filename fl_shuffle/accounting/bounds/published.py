@@ -36,8 +36,11 @@ ERLINGSSON_CLIENTS, ERLINGSSON_EPSILON0, ERLINGSSON_DELTA = 1000, 0.5, 0.01
 
 
 def erlingsson2019_epsilon(epsilon0: float, clients: int, delta: float) -> float:
-    """Return 12 eps0 sqrt(log(1/delta)/n): Erlingsson et al. 2019, Theorem 7, its condition
-    unchecked."""
+    """Return 12 eps0 sqrt(log(1/delta)/n).
+
+    Source: Erlingsson et al. 2019, Theorem 7, its condition unchecked. Epsilons in nats;
+    replace-one.
+    """
     return 12.0 * epsilon0 * math.sqrt(math.log(1.0 / delta) / clients)
 
 
@@ -47,8 +50,10 @@ def chen2024_mu(epsilon0: float, clients: int) -> float:
 
 
 def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
-    """Return the standard clone's epsilon in closed form: Feldman, McMillan and Talwar 2022,
-    Theorem 3.1."""
+    """Return the standard clone's epsilon in closed form.
+
+    Source: Feldman, McMillan and Talwar 2022, Theorem 3.1. Epsilons in nats; replace-one.
+    """
     largest = math.log(clients / (16.0 * math.log(2.0 / delta)))
     if not epsilon0 <= largest:
         raise NotApplicableError(
@@ -72,9 +77,10 @@ def closed_form_delta(epsilon_at: Callable[[float], float], epsilon: float) -> f
 
 
 def echo_sum(budgets: Sequence[LocalBudget]) -> float:
-    """Return S of Liu et al. 2023 (Echo of Neighbors): sum over i, one client of the largest budget
-    left out, of the average over j of (eps_i/eps_j) (1 - e^-eps_j)/(1 - e^-eps_i) e^-max(eps_i,
-    eps_j).
+    """Return the sum S of Echo of Neighbors.
+
+    It is the sum over i, one client of the largest budget left out, of the average over j of
+    (eps_i/eps_j) (1 - e^-eps_j)/(1 - e^-eps_i) e^-max(eps_i, eps_j). Source: Liu et al. 2023.
     """
     classes = check_budgets(budgets)
     eps = np.array([budget.epsilon0 for budget in classes])
@@ -89,8 +95,10 @@ def echo_sum(budgets: Sequence[LocalBudget]) -> float:
 
 
 def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
-    """Return Echo of Neighbors' epsilon of the client with the largest budget: an average over the
-    differing client's inputs, not a worst case."""
+    """Return Echo of Neighbors' epsilon of the client with the largest budget.
+
+    It is an average over the differing client's inputs, not a worst case. Source: Liu et al. 2023.
+    """
     total, need = echo_sum(budgets), math.log(4.0 / delta)
     top = max(budget.epsilon0 for budget in budgets)
     if total < 16.0 * need:
@@ -99,9 +107,10 @@ def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
 
 
 def gspa_exact_curve(budgets: Sequence[LocalBudget]) -> DeltaCurve:
-    """Return GSPA's reduction at finite n, for the most exposed client: client j hides it with
-    probability 2 (1 - delta_j)/(1 + e^eps_j). Proven for binary randomized response, not for all
-    randomizers.
+    """Return GSPA's reduction at finite n, for the most exposed client.
+
+    Client j hides it with probability 2 (1 - delta_j)/(1 + e^eps_j). Proven for binary randomized
+    response, not for all randomizers.
     """
     return worst_client_curve(
         budgets,
@@ -190,8 +199,10 @@ Formula = Callable[[BlanketMoments, int, float], float]
 def moments_curve(
     formula: Formula, epsilon0: float, clients: int, randomizer: AccountedRandomizer | None = None
 ) -> DeltaCurve:
-    """Return delta(epsilon) of `hoeffding_delta` or `bennett_delta`; without a randomizer, of
-    any."""
+    """Return delta(epsilon) of `hoeffding_delta` or `bennett_delta`.
+
+    Without a randomizer it is that of any.
+    """
     cases = () if randomizer is None else randomizer.cases()
 
     def curve(epsilon: float) -> DeltaBound:
@@ -223,8 +234,10 @@ def moments_epsilon(
 
 
 def girgis_simple_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """Return the simpler upper bound of Girgis et al. 2021: equation (8) of Chen, Cao and Ge
-    2024."""
+    """Return the simpler upper bound of Girgis et al. 2021 on the Renyi divergence.
+
+    Source: equation (8) of Chen, Cao and Ge 2024.
+    """
     m, tail = _girgis_batch(epsilon0, clients, order)
     return float(np.logaddexp(order**2 * math.expm1(epsilon0) ** 2 / m, tail)) / (order - 1)
 
@@ -251,16 +264,33 @@ def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
 
 
 def girgis_lower_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """Return what binary randomized response reaches at least, at every integer order from 2 on:
-    Girgis et al. 2021, equation (9) of Chen, Cao and Ge 2024.
+    """Return what binary randomized response reaches at least, at every integer order from 2 on.
+
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget, in nats.
+    clients : int
+        Number of reports.
+    order : int
+        Renyi order, at least 2.
+
+    Returns
+    -------
+    float
+        A lower bound on the divergence of the shuffled reports.
+
+    Notes
+    -----
+    Source: Girgis et al. 2021, equation (9) of Chen, Cao and Ge 2024. Neighbors: replace-one.
 
     Derivation. Q: all n clients hold 0, so that Bin(n, p) ones arrive, p = 1/(1 + e^eps0). P: one
-    of them holds 1. Given k ones the ratio is an average over the report that differs,
-    P/Q = (k e^eps0 + (n - k) e^-eps0)/n = 1 + X, and X = (e^eps0 - e^-eps0) (k - n p)/n has mean 0
-    and variance (e^eps0 - e^-eps0)^2 p (1 - p)/n = (e^eps0 - 1)^2/(n e^eps0). As p <= 1/2, the
-    central moments p (1 - p) ((1 - p)^(i - 1) + (-1)^i p^(i - 1)) of one report are >= 0, and so
-    are those of a sum. So E_Q (1 + X)^order = sum over i of binom(order, i) E X^i is at least its
-    terms up to i = 2.
+    of them holds 1. Given k ones the ratio is an average over the report that differs, P/Q = (k
+    e^eps0 + (n - k) e^-eps0)/n = 1 + X, and X = (e^eps0 - e^-eps0) (k - n p)/n has mean 0 and
+    variance (e^eps0 - e^-eps0)^2 p (1 - p)/n = (e^eps0 - 1)^2/(n e^eps0). As p <= 1/2, the central
+    moments p (1 - p) ((1 - p)^(i - 1) + (-1)^i p^(i - 1)) of one report are >= 0, and so are those
+    of a sum. So E_Q (1 + X)^order = sum over i of binom(order, i) E X^i is at least its terms up to
+    i = 2.
     """
     gain = 4.0 * math.sinh(0.5 * epsilon0) ** 2  # (e^eps0 - 1)^2/e^eps0
     return math.log1p(0.5 * order * (order - 1) * gain / clients) / (order - 1)

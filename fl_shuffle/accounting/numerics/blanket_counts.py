@@ -211,10 +211,19 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
 def poisson_binomial(
     counts: FloatArray, masses: FloatArray, step: int = 1
 ) -> tuple[FloatArray, int, float]:
-    """Return a window of the distribution of a sum of independent binomials: (distribution, first
-    value, missing mass).
+    """Return a window of the distribution of a sum of independent binomials.
 
-    Each is rounded down to multiples of `step`, in which values are given.
+    Parameters
+    ----------
+    counts, masses : ndarray, shape (classes,)
+        Numbers and probabilities.
+    step : int, default 1
+        Each binomial is rounded down to multiples of `step`, in which values are given.
+
+    Returns
+    -------
+    tuple of ndarray, int, and float
+        The distribution, its first value, and a bound on the mass outside.
     """
     law = np.ones(1)
     first = 0

@@ -56,8 +56,7 @@ TILTS: FloatArray = 1.25 ** np.arange(-80.0, 81.0)
 
 
 def markov_rates(sd: float) -> FloatArray:
-    """Return rates of Markov's inequality for what lies outside the window: powers of two, as
-    above."""
+    """Return rates of Markov's inequality for what lies outside the window: powers of two."""
     first = math.floor(-math.log2(256.0 * sd))
     return 2.0 ** np.arange(first, first + 14.0)
 
@@ -213,11 +212,14 @@ class Composition:
         return min(found, *(self._epsilon_at(target, tilt / 1.25**rung) for rung in (1, 2, 3)))
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
-        """Return an epsilon >= 0 at which delta is at most `target`, rounded up, by sums of
-        positive terms alone; infinite where the window holds none. With B_j the masses from loss j
-        on, each aged to e^(loss j - loss) of itself, delta at loss j is D_j = D_{j+1} + (1 -
-        e^-step) B_{j+1}, and D_j + (1 - e^(eps - loss j)) B_j at eps between losses j - 1 and j. A
-        large tilt makes masses of neighbors differ by more than the precision of doubles."""
+        """Return an epsilon >= 0 at which delta is at most `target`, rounded up.
+
+        Infinite where the window holds none. With B_j the masses from loss j on, each aged to
+        e^(loss j - loss) of itself, delta at loss j is D_j = D_{j+1} + (1 - e^-step) B_{j+1}, and
+        D_j + (1 - e^(eps - loss j)) B_j at eps between losses j - 1 and j: sums of positive terms
+        alone, for a large tilt makes masses of neighbors differ by more than the precision of
+        doubles.
+        """
         from scipy.linalg.blas import dtbsv  # slow to load, and no single round needs it
 
         losses, masses, above = self._law(tilt)
@@ -255,12 +257,28 @@ def certainly_within(
     delta: float,
     similar: Composition,
 ) -> NDArray[np.bool_]:
-    """Return whether delta at `epsilon` (nats) of each composition [n] is certainly at most
-    `delta`.
+    """Return whether delta at `epsilon` of each composition is certainly at most `delta`.
 
-    Row i of `times` [n, k] says how often each of `pairs` is in composition i. Grid and tilt are
-    those of `similar`: any give a valid bound. Delta is linear in the distribution, hence in its
-    transform.
+    Parameters
+    ----------
+    pairs : sequence of DominatingPair
+        Pairs of single rounds.
+    times : ndarray, shape (n, pairs)
+        Row i says how often each pair is in composition i.
+    epsilon, delta : float
+        The point; epsilon in nats.
+    similar : Composition
+        Grid and tilt are those of this one: any give a valid bound.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        False where it is not certain.
+
+    Notes
+    -----
+    Delta is linear in the distribution, hence in its transform (docs/research/proofs, section 6,
+    step 6).
     """
     if not similar.rounds or similar.infinite >= delta:
         return np.zeros(len(times), dtype=bool)
@@ -311,6 +329,8 @@ def _spread(pair: DominatingPair) -> float:
 
 
 def mass_roundoff(size: int, rounds: float) -> float:
-    """Return an error that no mass of a tilted distribution of `rounds` rounds on `size` losses
-    exceeds."""
+    """Return a round-off that no mass of a tilted distribution exceeds.
+
+    The distribution is that of `rounds` rounds, on `size` losses.
+    """
     return 8.0 * UNIT * (math.log2(size) * (1.0 + rounds) + 8.0)

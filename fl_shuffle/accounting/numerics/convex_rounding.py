@@ -42,13 +42,28 @@ _SHARES = np.geomspace(1e-6, 1.0, 100)
 def round_up_convex(
     law: AmplificationDistribution, classes: Sequence[tuple[float, int]], tolerance: float
 ) -> tuple[AtomicDistribution, float, float]:
-    """Return atoms dominating `law`; the relative inflation of delta; an amount to add to delta.
+    """Return atoms that dominate a distribution in convex order.
 
-    The inflation is estimated at the saddle point (its direction is certain, its size is not). The
-    amount to add is E(L - upper)_+ plus whatever floating point could not certify otherwise.
-    A distribution that already has at most `ROUNDING_LARGE_LAW` atoms is returned unchanged. Where
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        The distribution. One with at most `ROUNDING_LARGE_LAW` atoms is returned unchanged.
+    classes : sequence of (float, int)
+        (mass, count) of the other reports, for which the inflation is estimated.
+    tolerance : float
+        Relative inflation of delta that is aimed at.
+
+    Returns
+    -------
+    tuple of AtomicDistribution, float, and float
+        The atoms; the relative inflation of delta; and an amount to add to delta, E(L - upper)_+
+        plus whatever floating point could not certify otherwise.
+
+    Notes
+    -----
+    The inflation is estimated at the saddle point: its direction is certain, its size is not. Where
     so fine a rounding takes more than `ROUNDING_MAX_ATOMS`, the best one found is returned, with
-    its larger inflation.
+    its larger inflation. Source: docs/research/proofs, section 7.
     """
     if isinstance(law, AtomicDistribution) and law.values.size <= ROUNDING_LARGE_LAW:
         return law, 0.0, 0.0

@@ -196,9 +196,27 @@ def trade_off(
 ) -> FloatArray:
     """Return a lower bound on an attacker's type II error at each type I error, to plot (f-DP).
 
-    f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)), at this number of
-    `points` from 0 to `end` (Dong, Roth, Su 2022). Raises `InvalidValueError` for errors outside
-    [0, 1].
+    Parameters
+    ----------
+    type_one : array_like
+        Type I errors, in [0, 1].
+    profile : callable
+        Upper bounds on delta at epsilons >= 0.
+    end : float
+        Largest epsilon that is used, in nats.
+    points : int
+        Number of epsilons, from 0 to `end`.
+
+    Returns
+    -------
+    ndarray
+        f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)) (Dong, Roth, Su
+        2022). Fewer points give a smaller number.
+
+    Raises
+    ------
+    InvalidValueError
+        For errors outside [0, 1].
     """
     errors = np.asarray(type_one, dtype=np.float64).ravel()
     if not np.all((errors >= 0.0) & (errors <= 1.0)):

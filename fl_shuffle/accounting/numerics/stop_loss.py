@@ -75,14 +75,28 @@ def amplified_delta(
     *,
     relative_error: float | None = 1e-4,
 ) -> DeltaBound:
-    """Return an upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most
-    `relative_error` (None: `usual_error`).
+    """Return an upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}].
 
-    `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
-    numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        Distribution of L.
+    blanket : sequence of (float, int)
+        (gamma, count) of the *other* reports; gamma = 0 contributes nothing.
+    relative_error : float or None, default 1e-4
+        Relative excess that is allowed, 1e-9 to 0.5. None: `usual_error`.
 
-    Where the accuracy cannot be had in a tenth of a second: the best bound found (`error` says how
-    far it may be off, at worst it is the local value).
+    Returns
+    -------
+    DeltaBound
+        `delta` never exceeds the local value E[(L_1)_+]. Where the accuracy cannot be had in a
+        tenth of a second it is the best bound found: `error` says how far it may be off, at worst
+        it is the local value.
+
+    Notes
+    -----
+    Statement: see the module. Source: docs/research/proofs, sections 2 and 7. Direction of error:
+    all numerical errors are added to the result.
     """
     if relative_error is None:
         relative_error = usual_error(law)

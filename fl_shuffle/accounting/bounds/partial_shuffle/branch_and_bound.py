@@ -41,9 +41,36 @@ def kept_boxes(
 ) -> FloatArray:
     """Return the rows of `value` of boxes that together hold all others in `area`.
 
-    The largest first number of a row is about 1 + `tolerance` times that of the worst others, or
-    times `known`, what some others are known to say. What is no number counts as infinite. Raises
-    `SaysMore` at the first configuration found that says more than `most`.
+    Parameters
+    ----------
+    area : Cover
+        Boxes for one group of others.
+    value : callable
+        What the corners of boxes say, shape (boxes, numbers): positive, the first number first of
+        all.
+    tolerance : float
+        A box is kept once its first number is at most 1 + `tolerance` times the largest that was
+        found.
+    known : float, default 0.0
+        What some others are known to say.
+    most : float, default infinity
+        What no configuration may exceed.
+
+    Returns
+    -------
+    ndarray, shape (boxes, numbers)
+        The largest first number is at most about 1 + `tolerance` times that of the worst others.
+        What is no number counts as infinite.
+
+    Raises
+    ------
+    SaysMore
+        At the first configuration found that says more than `most`.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, Theorem 1. The maximum over the rows is an upper bound
+    however boxes were chosen, as long as they cover `area`.
     """
 
     def said(boxes: FloatArray) -> FloatArray:

@@ -56,9 +56,26 @@ class ConvexOrderLaw:
 
 
 def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> ConvexOrderLaw:
-    """Return L* where one profile holds for any two reports: h(a + t), a h((1 + |t|)/a) for t < 0.
+    """Return L* where one profile holds for any two reports.
 
-    Ratios end at `top`.
+    Parameters
+    ----------
+    epsilon : float
+        In nats, at least 0; a = e^epsilon.
+    profile : callable
+        h(s) at every s > 0, from above, convex.
+    top : float
+        h is constant from there on: ratios end.
+
+    Returns
+    -------
+    ConvexOrderLaw
+        The distribution whose transforms are h(a + t) for t >= 0 and a h((1 + |t|)/a) for t < 0.
+
+    Notes
+    -----
+    Statement: L_k is below L* in the convex order, for every other client k. Source:
+    docs/research/proofs, section 12, "Convex order, from profiles".
     """
     a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
 
@@ -75,12 +92,28 @@ def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> Con
 
 
 def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw:
-    """Return L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move`
-    away.
+    """Return L* for Laplace reports.
 
-    With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
-    best theta: (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a,
-    |t|/a.
+    Parameters
+    ----------
+    epsilon : float
+        In nats, at least 0; a = e^epsilon.
+    move : float
+        Distance of the client's two means in l1, in noise scales.
+    spread : float
+        How far the means of others may lie from the client's, at least `move`.
+
+    Returns
+    -------
+    ConvexOrderLaw
+        With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
+        best theta: (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a,
+        |t|/a.
+
+    Notes
+    -----
+    Statement and source: as for `law_of_profile`. Direction of error: 4 units of round-off are
+    added.
     """
     a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
     # The ends are where the transforms vanish: a e^-move + t e^-spread = 1 above, and (e^-move +

@@ -73,10 +73,26 @@ def to_nodes(t: FloatArray, mass: FloatArray, moment: FloatArray) -> FloatArray:
 def ell_law(
     d1: FloatArray, d2: FloatArray, a: float, z: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return atoms and masses above ell but for what lies beyond the last node: see `left_out`.
+    """Return atoms and masses above ell, but for what lies beyond the last node.
 
+    Parameters
+    ----------
+    d1, d2 : ndarray, shape (matrices,)
+        Parameters of ell: see the module.
+    a : float
+        e^epsilon, at least 1.
+    z : ndarray, shape (nodes,)
+        Nodes of its standard normal variable.
+
+    Returns
+    -------
+    tuple of ndarray
+        Atoms and masses, one row a matrix.
+
+    Notes
+    -----
     ell is monotone in every cell, because its turning point is a node. Below the first node it is
-    at most its value there, 0, or its maximum.
+    at most its value there, 0, or its maximum. What lies beyond the last one: `left_out`.
     """
     d1, d2 = d1[:, None], d2[:, None]
     # At most one of d_1, d_2 is negative (their sum is d > 0). Then ell' has one zero, g* = ln(-a
@@ -124,10 +140,10 @@ def factor_law(b: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def left_out(d1: FloatArray, b: FloatArray, top: FloatArray, nodes: CellEdges) -> FloatArray:
-    """Return what lies beyond the last nodes: E(ell - t_m)_+ 1{g > z_m} and E(Lambda -
-    lambda_last)_+.
+    """Return what lies beyond the last nodes, shape (matrices,).
 
-    `top` = t_m. (ell - t_m)_+ <= e^(d_1 g - d_1^2/2) + (-t_m)_+.
+    That is E(ell - t_m)_+ 1{g > z_m} + E(Lambda - lambda_last)_+, where `top` = t_m and
+    (ell - t_m)_+ <= e^(d_1 g - d_1^2/2) + (-t_m)_+.
     """
     end = nodes.z[-1]
     ell = ndtr(d1 - end) + np.maximum(-top, 0.0) * ndtr(-end)
@@ -162,7 +178,27 @@ def factors(gram: Gram, a: float, nodes: CellEdges) -> Factors:
 
 
 def law(gram: Gram, a: float, nodes: CellEdges) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return atoms and masses, one row a matrix, and the mean of what they leave out."""
+    """Return finite distributions above L at Gram matrices.
+
+    Parameters
+    ----------
+    gram : Gram
+        U, W, X of many matrices, each shape (matrices,).
+    a : float
+        e^epsilon, at least 1.
+    nodes : CellEdges
+        Cells of both factors.
+
+    Returns
+    -------
+    tuple of ndarray
+        Atoms and masses, one row a matrix, and the mean of what they leave out, shape (matrices,).
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, "Finite distributions". Every step is upwards in the
+    increasing convex order, once what is left out is paid for.
+    """
     f, r, t, p, missing = factors(gram, a, nodes)
     rows = len(f)
     # Given one factor the product is linear in the other, so spreading either is upwards.
@@ -188,8 +224,8 @@ class Grid:
         up, down = math.asinh(high / scale), math.asinh(-low / scale)
         above = max(2, round(count * up / (up + down)))
         step = up / above
-        # `high` is a node exactly: in a bound it is K, where values are cut. The first node may lie below
-        # `low`.
+        # `high` is a node exactly: in a bound it is K, where values are cut. The first node may lie
+        # below `low`.
         below = max(2, math.ceil(down / step))
         return cls(scale, step, below, scale * np.sinh(step * np.arange(-below, above + 1)))
 

@@ -63,8 +63,8 @@ class Frequencies:
         last = max(min(int(0.8 / own / h), MOST_FREQUENCIES), exact) + 1
         k = h * np.arange(last + 1)
         k1, k2 = exact * h, float(k[-1])
-        # The blur N(0, v) lowers the weight at k_2 by a factor of e^-3.1. By Jensen, any v gives an upper
-        # bound.
+        # The blur N(0, v) lowers the weight at k_2 by a factor of e^-3.1. By Jensen, any v gives an
+        # upper bound.
         v = (2.5 / k2) ** 2
         # c_k = (h/2 pi) e^(v (theta^2 - k^2)/2)/(theta^2 + k^2), for k and -k together; e^(v
         # theta^2/2) is kept as `shift`.
@@ -96,7 +96,10 @@ def _bulk(k: float, s2: FloatArray, mu4: FloatArray) -> FloatArray:
 
 
 def bulk(x: FloatArray, q: FloatArray) -> tuple[float, float, float]:
-    """Center, radius and deviation of atoms that suit Lemma 4: most of the masses `q`, few far."""
+    """Return center, radius, and deviation of atoms that suit Lemma 4.
+
+    They hold most of the masses `q`, and few of them lie far out.
+    """
     centre, radius, deviation = 0.0, math.inf, 0.0
     for _ in range(BULK_STEPS):
         chosen = np.where(np.abs(x - centre) <= radius, q, 0.0)

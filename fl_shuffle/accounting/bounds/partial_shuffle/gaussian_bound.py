@@ -178,10 +178,26 @@ def predicted_delta(setting: RoundGeometry, epsilon: float) -> float:
 
 @lru_cache(maxsize=1 << 14)
 def gaussian_delta(setting: RoundGeometry, epsilon: float) -> float:
-    """Return the bound on delta(`epsilon`), both orders; the local delta where no constants are
-    found.
+    """Return the bound on delta(epsilon) of Gaussian reports, both orders.
 
-    Kept: batches of one size are one setting, whichever of a run's clients are in them.
+    Parameters
+    ----------
+    setting : RoundGeometry
+        The client and the others, in noise standard deviations.
+    epsilon : float
+        In nats, at least 0.
+
+    Returns
+    -------
+    float
+        delta; the local one where no constants are found.
+
+    Notes
+    -----
+    Statement: docs/research/proofs, section 12, Theorem 2. Neighbors: replace-one. Direction of
+    error: the result is raised by 1e-8 + 1e-11 N of itself for round-off, and every other error is
+    added. Results are kept: batches of one size are one setting, whichever of a run's clients are
+    in them.
     """
     local = float(gaussian_profile(epsilon, setting.move)) * ROUND_UP
     if local < NEGLIGIBLE:
@@ -391,10 +407,10 @@ def _padded(x: FloatArray, size: int) -> FloatArray:
 def choose_cut(
     ends: Ends, setting: RoundGeometry, swap: Swap | None = None
 ) -> tuple[float, float, float]:
-    """Return (K, theta, about E(sum)_+): the least normal estimate of E(sum min(L, K))_+ plus the
-    cut.
+    """Return (K, theta, about E(sum)_+) with the least normal estimate.
 
-    With a swap, of phi(L) and beta. Decides free parameters, proves nothing.
+    The estimate is of E(sum min(L, K))_+ plus the cut or, with a swap, of phi(L) and beta. It
+    decides free parameters, and proves nothing.
     """
     n, p, t = setting.count, ends.binned, ends.wide
     x, slope, beta = t, 1.0, 0.0
@@ -646,8 +662,10 @@ class OffLine(Exception):
 
 
 def nondecreasing(d: FloatArray) -> FloatArray:
-    """Return D' of Theorem 2, step 4: at 0 at least that at lambda, from lambda on a running
-    maximum."""
+    """Return D' of Theorem 2, step 4.
+
+    At 0 it is at least that at lambda; from lambda on it is a running maximum.
+    """
     result = np.maximum.accumulate(d, axis=1)
     result[:, 0] = np.maximum(d[:, 0], d[:, 1])
     result[:, 1:] = np.maximum.accumulate(d[:, 1:], axis=1)

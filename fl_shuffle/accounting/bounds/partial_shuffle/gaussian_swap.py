@@ -107,9 +107,30 @@ def capped_weights(groups: Groups, zeta: float) -> list[tuple[FloatArray, FloatA
 
 
 def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) -> Swap | None:
-    """Return constants at which (A), (B), (C) cost about `goal` / 200 each; None if there are none.
+    """Return constants at which (A), (B), (C) cost about `COST_SHARE` of `goal` each, or None.
 
-    `second`: E L^2 of the worst others; it decides alpha, of which any value is valid.
+    Parameters
+    ----------
+    groups : sequence of (float, int)
+        (radius, number of others), radii in noise standard deviations.
+    H : float
+        H_a(P, Q), the local delta.
+    a : float
+        e^epsilon, at least 1.
+    second : float
+        E L^2 of the worst others; it decides alpha, of which any value is valid.
+    goal : float
+        The delta that is expected.
+
+    Returns
+    -------
+    Swap or None
+        The constants, and what they cost.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, Theorem 2. Every choice gives a bound: `cost` holds
+    what was chosen. Direction of error: costs and weights are raised by 1e-9 and more.
     """
     groups = [(max(c, LEAST_RADIUS), n) for c, n in groups]
     total = sum(n for _, n in groups)
@@ -151,10 +172,30 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
 def drift_of_weights(
     groups: Groups, zeta: float, kappa: float, log_goal: float
 ) -> tuple[float, float]:
-    """Return (C): the least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`.
+    """Return beta and the bound on (C) that goes with it.
 
-    It is at most e^(-1 - tau beta)/tau prod_g (E hbar(Z_g))^(n_g), hbar(z) = e^(tau kappa (z -
-    lambda)^2) up to zeta and its tangent beyond.
+    Parameters
+    ----------
+    groups : sequence of (float, int)
+        (radius, number of others).
+    zeta : float
+        Cap of the weights.
+    kappa : float
+        alpha/(2 m).
+    log_goal : float
+        Logarithm of what (C) times m may be.
+
+    Returns
+    -------
+    tuple of float
+        The least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`, and that
+        number; beta is infinite where no rate serves.
+
+    Notes
+    -----
+    The expectation is at most e^(-1 - tau beta)/tau prod_g (E hbar(Z_g))^(n_g), hbar(z) =
+    e^(tau kappa (z - lambda)^2) up to zeta and its tangent beyond (docs/research/proofs, section
+    12, Theorem 2, step 5).
     """
     reach = zeta - LAMBDA
     tau = TAUS_ABOVE / (kappa * reach * reach)
@@ -178,11 +219,25 @@ def drift_of_weights(
 
 
 def node_weights(x: FloatArray, c: float) -> FloatArray:
-    """Return p_i of Theorem 2, step 4: weights of D' at the nodes 0, lambda, .., zeta for radius
-    `c`.
+    """Return p_i of Theorem 2, step 4: weights of D' at the nodes.
 
+    Parameters
+    ----------
+    x : ndarray, shape (nodes,)
+        0, lambda, .., zeta.
+    c : float
+        Radius of the group, in noise standard deviations.
+
+    Returns
+    -------
+    ndarray, shape (nodes,)
+        Rounded up.
+
+    Notes
+    -----
     Under omega Z = e^(c^2) Z', Z' of mean one. Below lambda E_omega(lambda - Z)_+ is at most the
-    same of Z'; above, E_i = E_omega(Z - x_i)_+ has the slopes of the nodes.
+    same of Z'; above, E_i = E_omega(Z - x_i)_+ has the slopes of the nodes (docs/research/proofs,
+    section 12).
     """
     # p(0) = E(lambda - Z')_+/lambda, and E(lambda - Z')_+ = E(Z' - lambda)_+ + lambda - 1.
     low = (float(excess(np.array(x[1]), c)) + x[1] - 1.0) / x[1]

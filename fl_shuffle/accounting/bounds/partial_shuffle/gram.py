@@ -35,10 +35,25 @@ LEAST_RATIO = 1e-6
 
 
 def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
-    """Return Lemma 2's configurations: r at the distance C_2 = `other`, p and q on the circle of
-    radius C_1 = `own`.
+    """Return the Gram matrices of Lemma 2's configurations.
 
-    At the angles g_1, g_2 >= 0, g_1 + g_2 <= pi, from the point opposite to r, on its two sides.
+    Parameters
+    ----------
+    own, other : float
+        C_1 and C_2: p and q lie on the circle of radius C_1, r at the distance C_2.
+    g1, g2 : ndarray, shape (configurations,)
+        Angles of p and q, at least 0, from the point opposite to r, on its two sides; g_1 + g_2 <=
+        pi.
+
+    Returns
+    -------
+    Gram
+        U, W, X, each shape (configurations,).
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, Lemma 2: in the client unit, every L_G is below one of
+    these in the convex order.
     """
     # A = C_1^2 + C_2^2 and B = 2 C_1 C_2 of Lemma 2: U = A + B cos g_1, W = A + B cos g_2.
     both, twice = own * own + other * other, 2.0 * own * other
@@ -49,12 +64,30 @@ def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
 
 
 def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray, a: float) -> Gram:
-    """Return Lemma 3's corner: a Gram matrix above all G with U <= u2, W <= w2, |p - q|^2 <=
-    `chord` and |(u2 - U) - (w2 - W)| <= `spread`.
+    """Return one Gram matrix above a whole set of them (Lemma 3), for each of many sets.
 
-    U' = u2 + e, W' = w2 + e, X' = max((U' + W' - chord - s^2)/2, -sqrt(U'W')), s = sqrt(e + spread)
-    - sqrt(e). Every e >= 0 is valid; of those tried the one of the least E L^2 is
-    taken.
+    Parameters
+    ----------
+    u2, w2 : ndarray, shape (boxes,)
+        Upper ends of U and W.
+    spread : ndarray, shape (boxes,)
+        Upper bound on |(u2 - U) - (w2 - W)|.
+    chord : ndarray, shape (boxes,)
+        Upper bound on |p - q|^2.
+    a : float
+        e^epsilon, at least 1.
+
+    Returns
+    -------
+    Gram
+        U', W', X', each shape (boxes,).
+
+    Notes
+    -----
+    Statement: U' = u2 + e, W' = w2 + e, X' = max((U' + W' - chord - s^2)/2, -sqrt(U'W')),
+    s = sqrt(e + spread) - sqrt(e). Every e >= 0 is valid; of those tried, the one of the least E
+    L^2 is taken. Source: docs/research/proofs, section 12, Lemmas 1 and 3. Direction of error:
+    upwards in the convex order.
     """
     # Both ends move up by e, so dU = U' - U and dW = W' - W are at least e for every matrix of the
     # set. U and W are sums of a few squares: `slack` covers their round-off.

@@ -74,16 +74,34 @@ class LocalProfile:
 
 
 def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
-    """Return the profile of any (epsilon0, delta0)-DP randomizer: delta0 + (1-delta0)(e^eps0 -
-    s)_+/(1 + e^eps0)."""
+    """Return the profile of any (epsilon0, delta0)-DP randomizer.
+
+    It is delta0 + (1 - delta0)(e^eps0 - s)_+/(1 + e^eps0).
+    """
     return points([(epsilon0, delta0)])
 
 
 def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
-    """Return a randomizer that is (eps, delta)-DP for every listed pair, an epsilon near 0 rounded
-    up.
+    """Return the profile of a randomizer that is (eps, delta)-DP for every listed pair.
 
-    Raises `InvalidValueError` for an empty list, or a pair out of range.
+    Parameters
+    ----------
+    pairs : sequence of (float, float)
+        Epsilons in nats, 0 to 60, and deltas in [0, 1]. An epsilon near 0 is rounded up.
+
+    Returns
+    -------
+    LocalProfile
+        Piecewise linear, above every such randomizer's.
+
+    Raises
+    ------
+    InvalidValueError
+        For an empty list, or a pair out of range.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, "Which profiles". Direction of error: rounded up.
     """
     if len(pairs) == 0:
         raise InvalidValueError("profile", pairs, "needs at least one (epsilon, delta) pair")
@@ -112,8 +130,10 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
 
 
 def laplace(ratio: float) -> LocalProfile:
-    """Return the profile of Laplace noise on a vector that moves by at most `ratio` noise scales in
-    l1."""
+    """Return the profile of Laplace noise on a vector.
+
+    The vector moves by at most `ratio` noise scales in l1. Rounded up.
+    """
     require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=PROFILE_MAX_EPSILON)
 
     def value(s: FloatArray) -> FloatArray:

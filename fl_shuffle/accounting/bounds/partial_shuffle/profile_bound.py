@@ -56,7 +56,27 @@ PROFILE_PREDICTED_DELTAS = 1e-12, 0.99
 
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
-    """Return an upper bound on delta(epsilon) with `count` others; infinite where none is found."""
+    """Return an upper bound on delta(epsilon) of a shuffle, from a local profile alone.
+
+    Parameters
+    ----------
+    profile : LocalProfile
+        Holds for any two reports, both orders.
+    count : int
+        Number of other reports.
+    epsilon : float
+        In nats, at least 0.
+
+    Returns
+    -------
+    float
+        Infinite where no bound is found.
+
+    Notes
+    -----
+    Statement: see the module. Source: docs/research/proofs, sections 11 and 13. Neighbors:
+    replace-one. Direction of error: all errors are added.
+    """
     # The curve does not rise, and where the profile ends it has fallen as far as it will: beyond,
     # values of L would only overflow.
     epsilon = min(epsilon, math.log(profile.top))
@@ -72,11 +92,29 @@ def convex_order_delta(
     hiding: LocalProfile,
     count: int,
 ) -> float:
-    """Return the bound for a distribution L* that dominates every L_k in convex order; infinite if
-    none is found.
+    """Return the bound for a distribution L* that dominates every L_k in convex order.
 
-    `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
-    the ratios at which the profile behind `law` bends, if it is piecewise linear.
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        L*.
+    kinks : ndarray or None
+        The ratios at which the profile behind `law` bends, if it is piecewise linear.
+    local : float
+        H_a(P, Q), the local delta.
+    hiding : LocalProfile
+        A profile of omega against any other client's report.
+    count : int
+        Number of other reports.
+
+    Returns
+    -------
+    float
+        Infinite where no bound is found.
+
+    Notes
+    -----
+    Statement, source, neighbors, and direction of error: as for `profile_delta`.
     """
     if count < CONVEX_ORDER_MIN_OTHERS or not local > 0.0:
         return math.inf
@@ -150,8 +188,10 @@ def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
 
 
 def lifted(atoms: AtomicDistribution, gain: float, loss: float) -> AtomicDistribution:
-    """Return the distribution of L + gain L^+ + loss L^-, rounded up: convex and increasing in
-    L."""
+    """Return the distribution of L + gain L^+ + loss L^-, rounded up.
+
+    The function is convex and increasing in L.
+    """
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
     return AtomicDistribution(values + 16.0 * UNIT * np.abs(values), atoms.probabilities)
 

@@ -36,13 +36,32 @@ formula's round-off, for every delta from 10^-78 on."""
 def sum_mu(
     scale: Vector, shift: Vector, grid: Vector, present: Counts, honest: int | None = None
 ) -> Vector:
-    """Return the Gaussian-DP parameter of one released sum, per class of clients [classes]; rounded
-    up.
+    """Return the Gaussian-DP parameter of one released sum, per class of clients.
 
-    `present[c]` reports of class c arrived, with noise `scale[c]` on a grid of step `grid[c]`; at
-    least `honest` of them (all, if None) come from clients whose noise the adversary does not know,
-    which ones is left open: the client's own counts, and the smallest of the others. Never above
-    the client's own shift / scale. Classes without a report get the latter.
+    Parameters
+    ----------
+    scale : ndarray, shape (classes,)
+        Noise standard deviation of a report in the sum, weights included.
+    shift : ndarray, shape (classes,)
+        How far replacing one unit moves a report's mean (l2).
+    grid : ndarray, shape (classes,)
+        Step of the public grid that a report is rounded to.
+    present : ndarray of int, shape (classes,)
+        Number of reports that arrived.
+    honest : int, optional
+        Number of reports, at least, from clients whose noise the adversary does not know. By
+        default, all. Which ones is left open: the client's own counts, and the smallest of the
+        others.
+
+    Returns
+    -------
+    ndarray, shape (classes,)
+        mu, never above the client's own shift / scale. Classes without a report get the latter.
+
+    Notes
+    -----
+    Statement: mu = shift/sqrt(V). Source: docs/research/proofs, section 14. Neighbors: replace-one.
+    Direction of error: rounded up.
     """
     mu: Vector = shift / np.sqrt(hiding_variance(scale, grid, present, honest))
     # Squares of up to 10^6 rounds are added up.
@@ -52,9 +71,20 @@ def sum_mu(
 def hiding_variance(
     scale: Vector, grid: Vector, present: Counts, honest: int | None = None
 ) -> Vector:
-    """Return the variance per coordinate of the noise that provably hides a client of each class
-    [classes].
+    """Return the variance per coordinate of the noise that provably hides a client of each class.
 
+    Parameters
+    ----------
+    scale, grid, present, honest
+        As for `sum_mu`.
+
+    Returns
+    -------
+    ndarray, shape (classes,)
+        V of section 14, at least the variance of the client's own noise. Rounded down.
+
+    Notes
+    -----
     A report counts beside another only if the noise of the one on the finer grid bridges the steps
     of the coarser grid (`_companies`); otherwise the finer one shows through the sum.
     """
@@ -171,8 +201,7 @@ def _rounded_down(values: Vector) -> float:
 
 
 def sum_epsilon(delta: float, mu: float) -> float:
-    """Return the smallest epsilon at `delta` of sums with Gaussian-DP parameter `mu`; rounded
-    up."""
+    """Return the smallest epsilon at `delta` of sums with parameter `mu`, rounded up."""
     return gaussian_epsilon(delta * SUM_DELTA_SHARE, mu)
 
 
@@ -182,7 +211,17 @@ def sum_epsilons(delta: float, mu: ArrayLike) -> Vector:
 
 
 def sum_profile(epsilon: ArrayLike, mu: ArrayLike) -> Vector:
-    """Return an upper bound on delta at each epsilon >= 0 of sums with Gaussian-DP parameter
-    `mu`."""
+    """Return an upper bound on delta at each epsilon >= 0 of sums.
+
+    Parameters
+    ----------
+    epsilon, mu : array_like
+        In nats, and the Gaussian-DP parameter; broadcast.
+
+    Returns
+    -------
+    ndarray
+        At most 1. `SUM_LATTICE_LOSS` is added for the grid (docs/research/proofs, section 14).
+    """
     delta = gaussian_profile(epsilon, mu) / SUM_DELTA_SHARE
     return np.minimum(1.0, delta + np.where(delta > 0.0, SUM_LATTICE_LOSS, 0.0))

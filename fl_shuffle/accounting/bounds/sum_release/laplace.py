@@ -34,11 +34,29 @@ def laplace_sum_mu(
     dimension: int,
     honest: int | None = None,
 ) -> Vector:
-    """Return the Gaussian parameter of one sum, per class [classes], but for probability
-    `SUM_RARE`.
+    """Return the Gaussian parameter of one sum of Laplace reports, per class of clients.
 
-    As `sum_mu`, for Laplace scales and l1 shifts of vectors of `dimension` coordinates. Infinite
-    where the client's own guarantee is all that counts.
+    Parameters
+    ----------
+    scale : ndarray, shape (classes,)
+        Laplace scale b of a report in the sum, weights included.
+    shift : ndarray, shape (classes,)
+        How far replacing one unit moves a report's mean (l1).
+    grid, present, honest
+        As for `sum_mu`.
+    dimension : int
+        Number of coordinates.
+
+    Returns
+    -------
+    ndarray, shape (classes,)
+        mu, but for probability `SUM_RARE`; infinite where the client's own guarantee is all that
+        counts.
+
+    Notes
+    -----
+    Statement: mu = (shift + m g)/sqrt(w). Source: docs/research/proofs, section 15. Neighbors:
+    replace-one. Direction of error: rounded up.
     """
     arrived = int(present.sum())
     honest = arrived if honest is None else min(honest, arrived)
