@@ -98,7 +98,7 @@ def convex_order_delta(
     ----------
     law : AmplificationDistribution
         L*.
-    kinks : ndarray or None
+    `kinks` : ndarray or None
         The ratios at which the profile behind `law` bends, if it is piecewise linear.
     local : float
         H_a(P, Q), the local delta.
