@@ -132,6 +132,7 @@ class CheckInCurve(OneRoundCurve):
         if self._near_whole is not self._whole:
             whole = min(self._near_whole.certified(epsilon), local / self._rate)
         for cell in self._cells:
+            # Step 5: no term is above D_n(a).
             most = cell.weight * whole
             total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))
             if total * ROUND_UP >= known:
@@ -169,6 +170,7 @@ def _of_cell(cell: _Cell, epsilon: float) -> float:
     at, of_replaced, of_moved = mixture_weights(cell.low, cell.high, epsilon)
     replaced = cell.replaced.certified(at)
     moved = replaced if cell.moved is cell.replaced else cell.moved.certified(at)
+    # Steps 1 to 3 of section 16; below, step 4, without A: r D_K(a).
     found = of_replaced * replaced + of_moved * moved
     if cell.high < 1.0 and found > cell.high * cell.replaced.local_delta(epsilon):
         found = min(found, cell.high * cell.replaced.certified(epsilon))

@@ -74,6 +74,8 @@ def with_absence(
     """
     if rate == 1.0:
         return law, list(blanket)
+    # gamma, gamma' = 1 - q + q gamma (`whole`), and the shares of omega' where the client is absent
+    # and present. Values of L are rounded up, masses down.
     largest = max((mass for mass, count in blanket if count > 0 and mass > 0.0), default=1.0)
     whole = 1.0 - rate + rate * largest
     absent, present = (1.0 - rate) / whole, rate * largest / whole

@@ -61,6 +61,8 @@ class VectorBlanket:
         self.reports = float(self._masses(USUAL_DEPTH) @ self._counts)
         c = min(own, 15.0)
         if self._gaussian:
+            # Var L at epsilon = 0: E e^(2cW - c^2) = e^(c^2) twice, less twice the mean product
+            # e^(-c^2).
             variance = 4.0 * math.sinh(c * c)
         else:
             variance = (math.expm1(3.0 * c) / 3.0) - 2.0 * math.expm1(c) - math.expm1(-c)
@@ -77,6 +79,8 @@ class VectorBlanket:
 
     def _exponent(self, depth: float) -> FloatArray:
         reach = self._reach
+        # eps_j of section 3, with gamma_j = e^(-eps_j): z c_j + c_j^2/2 for Gaussian noise, any z
+        # being valid, and rho_j/b for Laplace noise.
         return depth * reach + 0.5 * reach**2 if self._gaussian else reach
 
     def delta(self, epsilon: float, below: float = math.inf) -> float:
@@ -121,6 +125,7 @@ class VectorBlanket:
         """Return (e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j), for what blankets
         miss."""
         missed = self._masses(depth) * gaussian_profile(self._exponent(depth), self._reach)
+        # Each blanket misses gamma_j eta_j, eta_j <= delta_G(eps_j; c_j): section 3.
         each = math.expm1(epsilon) + 2.0 * local
         return each * self._rate * float(self._counts @ missed) * ROUND_UP
 

@@ -99,6 +99,8 @@ class AtomicDistribution:
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """Return E[(L - t)_+]: sums of nonnegative terms only, so no cancellation."""
         thresholds = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        # E(L - v_i)_+ is the sum of P(L >= v_j) (v_j - v_(j-1)) over j > i; between values it is
+        # linear.
         tail = np.cumsum(self.probabilities[::-1])[::-1]
         at_values = np.append(np.cumsum((tail[1:] * np.diff(self.values))[::-1])[::-1], 0.0)
         following = np.searchsorted(self.values, thresholds, side="left")

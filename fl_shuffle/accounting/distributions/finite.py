@@ -140,6 +140,8 @@ def cap_pair(epsilon0: float, share: float) -> OutcomePair:
     k-ary randomized response is share = 1/k.
     """
     gain = math.expm1(epsilon0)
+    # The density is gamma e^eps0 in the own cap and gamma elsewhere, so that it adds up to one:
+    # gamma (share e^eps0 + 1 - share) = 1. The least density is the blanket, of mass gamma.
     gamma = 1.0 / (1.0 + share * gain)
     rest = max(0.0, 1.0 - 2.0 * share)
     high = gamma * share * math.exp(epsilon0)

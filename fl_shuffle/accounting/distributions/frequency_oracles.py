@@ -35,6 +35,9 @@ class _BitRandomizer(FiniteRandomizer):
         """Return the pair of x0 against x1."""
         (b, one, zero), gain = self._bits(), self.epsilon0
         inner = 0.0 if self.k is None else b**self.k
+        # Bits of x0 and of x1: 10, 01, 00, 11 with a zero elsewhere, and all ones. An input
+        # multiplies the density by `one` or `zero`, as its own bit is. So the least of all inputs
+        # is `zero`, but for a report of ones alone.
         masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
         pair = OutcomePair.of(
             masses * [one, zero, zero, one, one],

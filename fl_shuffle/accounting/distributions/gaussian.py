@@ -57,6 +57,8 @@ class GaussianLaw:
         """
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         c = self.c
+        # t = x - y with x y = q: the larger of the two numbers by the quadratic formula, the other
+        # as q over it, so that nothing cancels. x = e^(c w - c^2/2) gives w.
         q = math.exp(self.epsilon - c * c)
         root = np.hypot(t, 2.0 * math.sqrt(q))
         larger = 0.5 * (np.abs(t) + root)

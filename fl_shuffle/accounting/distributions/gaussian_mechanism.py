@@ -175,6 +175,8 @@ def _epsilons(delta: float, values: FloatArray) -> FloatArray:
     result = np.zeros(values.shape)
     left = gaussian_profile(0.0, values) > delta
     m = values[left]
+    # delta <= Phi(-z) <= e^(-z^2/2) at epsilon = mu^2/2 + mu z: here it is no larger than asked
+    # for.
     high = 0.5 * m * m + m * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
     found = _inverse(gaussian_profile, lambda eps, m: -_tail(eps, m), m, high, 0.0 * m, delta)
     result[left] = found * (1.0 + INVERSE_ERROR)
@@ -201,6 +203,8 @@ def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
         target = require_open_unit("delta", wanted) * (1.0 - PROFILE_ROUND_OFF)
         depth = math.sqrt(-2.0 * math.log(target))
         # At epsilon = 0 delta is below mu / sqrt(2 pi).
+        # The first is the mu at which epsilon/mu - mu/2 = `depth`, so that Phi(-depth) bounds
+        # delta.
         low = np.maximum(2.0 * values / (np.sqrt(depth * depth + 2.0 * values) + depth), target)
         while np.any(wide := gaussian_profile(values, low) > target):
             low = np.where(wide, 0.5 * low, low)

@@ -74,6 +74,7 @@ class OutcomePair:
             return None
         p, q, omega, loss = (x[hidden] for x in (self.p, self.q, self.omega, self.loss))
         finite = np.isfinite(loss)
+        # p - e^eps q = e^eps q (e^(loss - eps) - 1).
         gain = np.expm1(np.where(finite, loss, 0.0) - epsilon)
         values = np.where(finite, math.exp(epsilon) * (q / omega) * gain, p / omega)
         values = np.where(np.isneginf(loss), -math.exp(epsilon) * q / omega, values)
