@@ -80,10 +80,12 @@ class CheckInCurve(OneRoundCurve):
 
     @property
     def credit(self) -> bool:
+        """Whether absence or the shuffler contributes at all."""
         return self._rate < 1.0 or any(cell.replaced.credit for cell in self._cells)
 
     @property
     def predicted_mu(self) -> float:
+        """A Gaussian parameter of about the curve's size: not a bound, only a scale."""
         of_cells = self._rate * self._cells[0].replaced.predicted_mu
         blanket = math.inf if self._blanket is None else self._blanket.predicted_mu
         return min(of_cells, self._whole.predicted_mu, blanket)
@@ -96,8 +98,7 @@ class CheckInCurve(OneRoundCurve):
         ]
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
-        """Return the curves of a batch of this size: for a new input, and for another client in its
-        place.
+        """Return the curves of a batch of this size: for a new input, and for another client.
 
         Which of the others are in the batch is drawn: each counts as one of the widest.
         """
@@ -111,9 +112,11 @@ class CheckInCurve(OneRoundCurve):
         return replaced, replaced if moved == batch else VectorCurve(moved)
 
     def local_delta(self, epsilon: float) -> float:
+        """Return q times the local delta: absence hides the client that often."""
         return self._rate * self._whole.local_delta(epsilon)
 
     def local_epsilon(self, delta: float) -> float:
+        """Return the epsilon at which `local_delta` is `delta`, rounded up."""
         if delta >= self._rate:
             return 0.0
         # The smallest eps with q delta_local(eps) <= delta.
@@ -165,8 +168,7 @@ def _variance(noise: str, move: float, own: float, reach: float) -> float:
 
 
 def _of_cell(cell: _Cell, epsilon: float) -> float:
-    """Return weight times the smaller of both bounds on the divergence, given that K is in this
-    cell."""
+    """Return weight times the smaller of both bounds on the divergence, given K in this cell."""
     at, of_replaced, of_moved = mixture_weights(cell.low, cell.high, epsilon)
     replaced = cell.replaced.certified(at)
     moved = replaced if cell.moved is cell.replaced else cell.moved.certified(at)

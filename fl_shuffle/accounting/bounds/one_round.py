@@ -93,6 +93,7 @@ class OneRoundCurve(ABC):
         return self._seen[budget]
 
     def __call__(self, epsilon: float) -> DeltaBound:
+        """Return the certified delta at `epsilon`, its errors inside."""
         return DeltaBound(self.certified(epsilon), 0.0)
 
     def epsilon(self, delta: float) -> float:

@@ -146,8 +146,10 @@ class BlanketMoments:
     def of_law(
         cls, law: AmplificationDistribution, gamma: float, exposed: float = 0.0
     ) -> BlanketMoments:
-        """Return the moments of a distribution of L; without atoms, L is spread to a grid with its
-        mean kept, which can only add to E L^2."""
+        """Return the moments of a distribution of L.
+
+        Without atoms, L is spread to a grid with its mean kept, which can only add to E L^2.
+        """
         if isinstance(law, AtomicDistribution):
             second = float(law.probabilities @ law.values**2)
             return cls(gamma, law.lower, law.upper, second, exposed)
@@ -180,8 +182,10 @@ def bennett_delta(moments: BlanketMoments, clients: int, epsilon: float) -> floa
 
 
 def _averaged(front: float, rate: float, moments: BlanketMoments, n: int) -> float:
-    """Return (1/(gamma n)) E[front e^(-rate M) 1{M >= 1}], M ~ Bin(n, gamma), plus what is
-    exposed."""
+    """Return (1/(gamma n)) E[front e^(-rate M) 1{M >= 1}] plus what is exposed.
+
+    M ~ Bin(n, gamma).
+    """
     gamma = moments.gamma
     some = n * math.log1p(gamma * math.expm1(-rate))
     none = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
@@ -243,8 +247,10 @@ def girgis_simple_rdp(epsilon0: float, clients: int, order: int) -> float:
 
 
 def _girgis_batch(epsilon0: float, clients: int, order: int) -> tuple[int, float]:
-    """Return how many reports hide the client, and the logarithm of the chance that fewer do, with
-    eps0's cost."""
+    """Return how many reports hide the client, and a term for fewer.
+
+    The term is the logarithm of the chance that fewer do, with eps0's cost.
+    """
     high = math.exp(epsilon0)
     tail = epsilon0 * order - (clients - 1) / (8.0 * high)
     return math.floor((clients - 1) / (2.0 * high)) + 1, tail

@@ -14,7 +14,8 @@ Bernoulli(gamma_j):
   delta_G the Gaussian profile. Every eps_j = z c_j + c_j^2 / 2 with c_j = rho_j / sigma; z is free.
 
 The dimension does not enter. The bound is symmetric: it covers both directions.
-docs/research/proofs, section 5; clients that may be absent in secret: `participation`."""
+docs/research/proofs, section 5; clients that may be absent in secret: `participation`.
+"""
 
 from __future__ import annotations
 
@@ -84,10 +85,9 @@ class VectorBlanket:
         return depth * reach + 0.5 * reach**2 if self._gaussian else reach
 
     def delta(self, epsilon: float, below: float = math.inf) -> float:
-        """Return an upper bound on the divergence at `epsilon` >= 0, both directions; may be
-        infinite.
+        """Return an upper bound on the divergence at `epsilon` >= 0, both directions.
 
-        Of Gaussian reports only one below `below` is looked for.
+        It may be infinite. Of Gaussian reports only one below `below` is looked for.
         """
         if epsilon > MAX_EXPONENT:
             return math.inf
@@ -122,8 +122,10 @@ class VectorBlanket:
         return hidden_delta(law, blanket, self._rate, epsilon, self._error).delta
 
     def penalty(self, epsilon: float, local: float, depth: float) -> float:
-        """Return (e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j), for what blankets
-        miss."""
+        """Return (e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j).
+
+        It is for what blankets miss.
+        """
         missed = self._masses(depth) * gaussian_profile(self._exponent(depth), self._reach)
         # Each blanket misses gamma_j eta_j, eta_j <= delta_G(eps_j; c_j): section 3.
         each = math.expm1(epsilon) + 2.0 * local

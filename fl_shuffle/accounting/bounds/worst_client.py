@@ -118,13 +118,13 @@ def client_curve(
 
 
 def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[float, int]]:
-    """Return at most `groups` classes that hide no more than the given (probability, count)
-    classes.
+    """Return at most `groups` classes that hide no more than the given ones.
 
-    Neighboring probabilities are replaced by their geometric mean: a sum of independent Bernoulli
-    variables is stochastically at least a binomial with the geometric mean of their probabilities
-    (Pledger and Proschan 1971), and fewer hiding reports never lower delta. The arithmetic mean
-    would be unsafe. Probabilities of zero hide nothing and are dropped.
+    Classes are (probability, count). Neighboring probabilities are replaced by their geometric
+    mean: a sum of independent Bernoulli variables is stochastically at least a binomial with the
+    geometric mean of their probabilities (Pledger and Proschan 1971), and fewer hiding reports
+    never lower delta. The arithmetic mean would be unsafe. Probabilities of zero hide nothing and
+    are dropped.
     """
     hiding = [(mass, count) for mass, count in masses if mass > 0.0 and count > 0]
     if len(hiding) <= groups:

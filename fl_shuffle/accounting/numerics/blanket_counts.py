@@ -54,8 +54,10 @@ def _power(z: ComplexArray, exponent: float) -> ComplexArray:
 
 
 class TiltedCounts(ABC):
-    """H after tilting: classes of n_c reports with tilted masses r_c. Everything is relative to
-    e^`log_scale`."""
+    """H after tilting: classes of n_c reports with tilted masses r_c.
+
+    Everything is relative to e^`log_scale`.
+    """
 
     log_scale: float
     """log of the factor taken out of H."""
@@ -178,11 +180,10 @@ class ExplicitCounts(TiltedCounts):
 
 
 def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
-    """Return a window of the binomial distribution: (distribution, first value, bound on the mass
-    outside).
+    """Return a window of the binomial distribution, its first value, and the mass outside.
 
-    By ratios of neighbors outwards from the mode, then normalized: relative error a few hundred
-    units in the last place, for any count.
+    The last is an upper bound. By ratios of neighbors outwards from the mode, then normalized:
+    relative error a few hundred units in the last place, for any count.
     """
     if mass >= 1.0:
         return np.ones(1), count, 0.0

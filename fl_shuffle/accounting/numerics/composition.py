@@ -62,10 +62,10 @@ def markov_rates(sd: float) -> FloatArray:
 
 
 class Composition:
-    """The composed distribution of several rounds of one client: (eps, delta), profile, trade-off
-    curve.
+    """The composed distribution of several rounds of one client.
 
-    `parts` lists (pair, times). All numbers are upper bounds on delta, or epsilon rounded up.
+    It has (eps, delta), profile, and trade-off curve. `parts` lists (pair, times). All numbers are
+    upper bounds on delta, or epsilon rounded up.
     """
 
     def __init__(self, parts: Sequence[tuple[DominatingPair, int]]) -> None:
@@ -118,8 +118,10 @@ class Composition:
         return float(usable[np.argmin(objective(usable, np.asarray(logs)))])
 
     def lattice(self, tilt: float) -> tuple[float, int, int, float]:
-        """Return the step, first index and size of a window that is wide enough for the tilted sum,
-        and the mass that may lie above it."""
+        """Return a window that is wide enough for the tilted sum.
+
+        That is its step, first index and size, and the mass that may lie above it.
+        """
         log_moment, mean, variance = self._moments(tilt)
         step, spread = self._step, max(self._sd, math.sqrt(variance))
         furthest = self.furthest(step)
@@ -149,8 +151,10 @@ class Composition:
         return self._beyond(step, end * step, tilt + markov_rates(self._sd))
 
     def _beyond(self, step: float, edge: float, rates: FloatArray) -> float:
-        """Return Markov's bound on P's mass at or beyond `edge`: above it, or below for rates <
-        0."""
+        """Return Markov's bound on P's mass at or beyond `edge`.
+
+        Above it, or below for rates < 0.
+        """
         rates = rates[np.abs(rates) * self._largest < 690.0]
         if not rates.size:
             return 1.0
@@ -195,8 +199,10 @@ class Composition:
         return min(1.0, total * ROUND_UP + self.infinite)
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon >= 0 on this composition at `delta`, rounded up; may be
-        infinite."""
+        """Return the smallest epsilon >= 0 on this composition at `delta`, rounded up.
+
+        It may be infinite.
+        """
         target = require_open_unit("delta", delta)
         if self.infinite >= target:
             return math.inf

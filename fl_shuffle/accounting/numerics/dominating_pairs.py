@@ -28,11 +28,11 @@ LATTICE_SPECTRA = 6
 
 @dataclass(frozen=True, eq=False)
 class DominatingPair:
-    """A symmetric pair of distributions through its privacy loss under P: atoms and a mass at
-    infinity.
+    """A symmetric pair of distributions through its privacy loss under P.
 
-    `losses` increase and are symmetric about zero; `masses` are P's; Q's mass at loss l is e^-l
-    times P's, and equals P's mass at -l. `infinite` is P's mass where Q has none.
+    It has atoms and a mass at infinity. `losses` increase and are symmetric about zero; `masses`
+    are P's; Q's mass at loss l is e^-l times P's, and equals P's mass at -l. `infinite` is P's mass
+    where Q has none.
     """
 
     losses: FloatArray
@@ -107,10 +107,9 @@ class DominatingPair:
         return min(1.0, float(self.masses @ gain) + self.infinite)
 
     def moments(self, tilt: float, step: float = 0.0) -> tuple[float, float, float]:
-        """Return the log E e^(tilt loss), and mean and variance of the loss tilted so; finite part;
-        cached.
+        """Return log E e^(tilt loss), and mean and variance of the loss tilted so.
 
-        With a `step` of the distribution on that grid.
+        Of the finite part; results are kept. With a `step`, of the distribution on that grid.
         """
         if (tilt, step, 0) not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
@@ -131,8 +130,10 @@ class DominatingPair:
         return np.array([self.moments(tilt, step)[0] for tilt in tilts.tolist()])
 
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
-        """Return the log of the Fourier transform of the tilted, normalized grid distribution; the
-        last few are kept."""
+        """Return the log of the Fourier transform of the tilted, normalized grid distribution.
+
+        The last few are kept.
+        """
         key = (tilt, step, size)
         if key not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
@@ -148,8 +149,10 @@ class DominatingPair:
         return found
 
     def _tilted(self, tilt: float, step: float) -> tuple[FloatArray, FloatArray]:
-        """Return losses, those of the grid of this step (0: the distribution's own), and the
-        logarithms of mass times e^(tilt loss) there."""
+        """Return losses, and the logarithms of mass times e^(tilt loss) there.
+
+        Losses are those of the grid of this step (0: the distribution's own).
+        """
         index, mass = self.on_lattice(step) if step else (self.losses, self.masses)
         losses = np.asarray((step or 1.0) * index, dtype=np.float64)
         with np.errstate(divide="ignore"):
@@ -169,8 +172,10 @@ class DominatingPair:
 
 
 def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
-    """Return indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored
-    curve."""
+    """Return indices of the vertices of the lower convex envelope of the mirrored curve.
+
+    Those with eps >= 0.
+    """
     # Points (e^eps, curve) from 0 up. At negative eps: u(-eps) = 1 - e^-eps + e^-eps u(eps).
     alpha = np.concatenate([[0.0], np.exp(-eps[:0:-1]), np.exp(eps)])
     left = -np.expm1(-eps[:0:-1]) + np.exp(-eps[:0:-1]) * u[:0:-1]

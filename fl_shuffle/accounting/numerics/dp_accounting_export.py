@@ -1,5 +1,4 @@
-"""Our distributions of privacy losses as those of Google's dp-accounting, where that is
-installed."""
+"""Our distributions of privacy losses as those of Google's dp-accounting, if installed."""
 
 from __future__ import annotations
 

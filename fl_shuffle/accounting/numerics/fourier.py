@@ -72,8 +72,9 @@ class TiltedDistribution:
         )
 
     def characteristic(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
-        """Return E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where
-        tiny.
+        """Return E_theta[e^(ikL)] - 1 at k = nodes * step.
+
+        Its relative error is small even where it is tiny.
 
         A node is b + f, b a multiple of `FOURIER_BLOCK` and f the rest. With A, B = e^(ikv) - 1 at
         the frequencies of b and f, e^(ikv) - 1 = A B + A + B, so that one matrix product needs few
@@ -96,8 +97,10 @@ class TiltedDistribution:
 
 
 def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Return the distinct numbers, none negative, in their order, and where each number is among
-    them."""
+    """Return the distinct numbers in their order, and where each number is among them.
+
+    None is negative.
+    """
     most = int(numbers.max(initial=0))
     if most > FOURIER_TABLE * numbers.size:
         return np.unique(numbers, return_inverse=True)

@@ -215,8 +215,10 @@ def _with_errors(
 
 
 def _deviation(tilted: TiltedDistribution, classes: Sequence[tuple[float, int]]) -> float:
-    """Return the standard deviation of the tilted sum (the differing client counted at its
-    largest)."""
+    """Return the standard deviation of the tilted sum.
+
+    The differing client is counted at its largest.
+    """
     own = max(tilted.second - tilted.mean**2, 0.0)
     variance = 0.0
     gammas, counts = class_arrays(classes)

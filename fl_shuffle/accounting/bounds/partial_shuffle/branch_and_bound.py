@@ -2,7 +2,8 @@
 
 docs/research/proofs, section 12, Theorem 1: a box counts with its corner, so how boxes were chosen
 never matters, only that they cover. A box is kept once its value is at most 1 + tolerance times the
-largest one found; else it is halved both ways."""
+largest one found; else it is halved both ways.
+"""
 
 from __future__ import annotations
 

@@ -152,8 +152,10 @@ def left_out(d1: FloatArray, b: FloatArray, top: FloatArray, nodes: CellEdges) -
 
 
 class Factors(NamedTuple):
-    """Distributions of Lambda and of ell, one row a matrix: their independent product dominates
-    L."""
+    """Distributions of Lambda and of ell, one row a matrix.
+
+    Their independent product dominates L.
+    """
 
     scales: FloatArray
     """Atoms of Lambda's distribution ..."""
@@ -208,8 +210,10 @@ def law(gram: Gram, a: float, nodes: CellEdges) -> tuple[FloatArray, FloatArray,
 
 @dataclass(frozen=True)
 class Grid:
-    """Values scale sinh(step i), i = -below .. above: common to all distributions, and one of them
-    is 0."""
+    """Values scale sinh(step i), i = -below .. above, of which one is 0.
+
+    The grid is common to all distributions.
+    """
 
     scale: float
     step: float
@@ -219,8 +223,10 @@ class Grid:
 
     @classmethod
     def of(cls, low: float, scale: float, high: float, count: int) -> Grid:
-        """Return a grid of about `count` nodes from `low` < 0 to exactly `high` > 0, densest near
-        zero."""
+        """Return a grid of about `count` nodes, densest near zero.
+
+        It reaches from `low` < 0 to exactly `high` > 0.
+        """
         up, down = math.asinh(high / scale), math.asinh(-low / scale)
         above = max(2, round(count * up / (up + down)))
         step = up / above
@@ -272,8 +278,10 @@ class Grid:
     def _place(
         self, kept: FloatArray, place: FloatArray, root: FloatArray, out: NDArray[np.intp]
     ) -> None:
-        """Find the cell of each value between the first and the last node; two arrays to work
-        in."""
+        """Find the cell of each value between the first and the last node.
+
+        `place` and `root` are arrays to work in.
+        """
         # asinh |u| = log(|u| + sqrt(1 + u^2)), at a third of the time of NumPy's arcsinh.
         np.multiply(kept, 1.0 / self.scale, out=place)
         np.multiply(place, place, out=root)

@@ -51,10 +51,10 @@ class Frequencies:
 
     @classmethod
     def of(cls, theta: float, count: int, sd: float, own: float) -> Frequencies:
-        """Return the frequencies for `count` terms, the widest of which have a sum of deviation
-        `sd`.
+        """Return the frequencies for `count` terms.
 
-        `own`: the deviation of the widest term's bulk: it decides how fast moduli fall.
+        `sd` is the deviation of the sum of the widest of them, and `own` that of the widest term's
+        bulk, which decides how fast moduli fall.
         """
         # The period T = 2 pi/h is wide against the sum and against 1/theta, so that the copies
         # shifted by multiples of T weigh little. They are nonnegative: any h gives an upper bound.
@@ -127,8 +127,10 @@ class LogModuli:
     """Atoms with |phi - center| <= radius are the bulk."""
 
     def _columns(self, x: FloatArray) -> FloatArray:
-        """Return e^(theta x) times cos kx, sin kx at all exact frequencies, and moments in the
-        bulk."""
+        """Return e^(theta x) times cos kx and sin kx at all exact frequencies.
+
+        The bulk's moments follow.
+        """
         grown = np.exp(self.line.theta * x)
         y = x - self.centre
         bulk = grown * (np.abs(y) <= self.radius)
@@ -137,11 +139,10 @@ class LogModuli:
         return np.concatenate([turned.real, turned.imag, moments], axis=1)
 
     def _turned(self, grown: FloatArray, x: FloatArray) -> NDArray[np.complex128]:
-        """Return grown e^(ijhx) for every exact frequency jh, by doubling: products cost less than
-        sines.
+        """Return grown e^(ijhx) for every exact frequency jh, by doubling.
 
-        Each of its six products adds a few units in the last place, far below the N ROUND_OFF / 100
-        that the whole bound is raised by.
+        Products cost less than sines. Each of its six products adds a few units in the last place,
+        far below the N ROUND_OFF / 100 that the whole bound is raised by.
         """
         size = self.line.weights.size
         turned = np.empty((x.size, size), dtype=np.complex128)
@@ -161,8 +162,10 @@ class LogModuli:
         return low, high
 
     def log_d(self, masses: FloatArray, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
-        """Return the log D, one row a distribution, one column a phi; infinite where it
-        overflows."""
+        """Return log D, one row a distribution, one column a phi.
+
+        It is infinite where it overflows.
+        """
         size, line = self.first[0].size, self.line
         low = (masses[:, :size] @ prepared[0]).reshape(len(masses), len(self.first), -1)
         high = (masses[:, size:] @ prepared[1]).reshape(len(masses), len(self.last), -1)

@@ -162,8 +162,10 @@ class RoundGeometry:
         return math.sqrt(sum(each)) / self.count
 
     def worst(self, logs: FloatArray) -> FloatArray:
-        """Return sum_g (n_g/N) of the largest of each group's guides, which are along the first
-        axis."""
+        """Return sum_g (n_g/N) of the largest of each group's guides.
+
+        Guides are along the first axis.
+        """
         each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
         result: FloatArray = self.shares @ each.max(axis=1)
         return result
@@ -311,8 +313,10 @@ class Search:
         return None
 
     def _looked_at(self, main: MainTerm) -> float:
-        """Return the bound with these constants, or a number between `best` and that; lowers
-        `best`."""
+        """Return the bound with these constants, or a number between `best` and that.
+
+        Lowers `best`.
+        """
         found, self._ends = guided_bound(main, self._tolerance, self.best)
         # Round-off of the whole bound, at the end of section 12: 1e-8 + 1e-11 N.
         found *= 1.0 + (10.0 + 0.01 * self._setting.count) * ROUND_OFF
@@ -351,10 +355,9 @@ def guided_bound(main: MainTerm, tolerance: float, useless: float = math.inf) ->
 
 @dataclass(frozen=True)
 class Ends:
-    """The distributions of others on one line with client 1, two for each group: all free choices'
-    guide.
+    """The distributions of others on one line with client 1, two for each group.
 
-    Others that are not on the line may follow, as many for each group.
+    They guide all free choices. Others that are not on the line may follow, as many for each group.
     """
 
     grams: tuple[Gram, ...]
@@ -524,8 +527,10 @@ class MainTerm:
         return self._transform_on(*best[1:])
 
     def _transform_on(self, line: Frequencies, centre: float, radius: float) -> LogModuli:
-        """Return a transform for all w: phi_w agrees with phi_lambda above zero for w >= lambda,
-        below it for w <= lambda."""
+        """Return a transform for all w.
+
+        phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda.
+        """
         t, swap = self._grid.nodes, self.swap
         negative, positive = t[: self._grid.below], t[self._grid.below :]
         first = [swap.lift(negative, w) for w in swap.nodes[1:].tolist()]

@@ -151,8 +151,10 @@ class Cover:
         return np.array([[far, far, far - near, far - near], [near, near, near - far, near - far]])
 
     def start(self, cells: int) -> FloatArray:
-        """Return boxes that cover everything: `cells` to a side, in the record unit fewer, longer
-        ones."""
+        """Return boxes that cover everything: `cells` to a side.
+
+        In the record unit there are fewer, longer ones.
+        """
         if self.client_unit:
             first = second = np.linspace(0.0, math.pi, cells + 1)
         else:
@@ -178,8 +180,10 @@ class Cover:
         return self.kept(np.concatenate(quarters))
 
     def middles(self, boxes: FloatArray) -> FloatArray:
-        """Return a box of no width in each, where most likely a configuration lies: a guide, no
-        more."""
+        """Return a box of no width in each, where most likely a configuration lies.
+
+        It is a guide, no more.
+        """
         low1, high1, low2, high2 = boxes.T
         mid1, mid2 = 0.5 * (low1 + high1), 0.5 * (low2 + high2)
         if self.client_unit:
@@ -250,8 +254,10 @@ class Cover:
 
 
 def cover(own: float, other: float, move: float) -> Cover:
-    """Return the cover for a client of radius `own` among others of radius `other`; larger is
-    safe."""
+    """Return the cover for a client of radius `own` among others of radius `other`.
+
+    Larger radii are safe.
+    """
     # Means that lie `move` apart need a ball of at least half that radius.
     own = max(own, 0.5 * move)
     return Cover(own, max(other, LEAST_RATIO * own), move)

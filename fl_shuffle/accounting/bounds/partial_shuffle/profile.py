@@ -61,8 +61,10 @@ class LocalProfile:
         return min(1.0, float(self.value(np.array([math.exp(min(epsilon, largest))]))[0]))
 
     def local_epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon >= 0 with local_delta(epsilon) <= `delta`; may be
-        infinite."""
+        """Return the smallest epsilon >= 0 with local_delta(epsilon) <= `delta`.
+
+        It may be infinite.
+        """
         if self.local_delta(0.0) <= delta:
             return 0.0
         high = math.log(self.top)

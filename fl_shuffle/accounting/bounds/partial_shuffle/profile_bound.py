@@ -209,9 +209,11 @@ class ProfileCurve(OneRoundCurve):
         self._others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
 
     def local_delta(self, epsilon: float) -> float:
+        """Return the profile at `epsilon`."""
         return self.profile.local_delta(epsilon)
 
     def local_epsilon(self, delta: float) -> float:
+        """Return the profile's epsilon at `delta`."""
         return self.profile.local_epsilon(delta)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
@@ -219,10 +221,12 @@ class ProfileCurve(OneRoundCurve):
 
     @property
     def improves(self) -> bool:
+        """Whether there are enough others to look for a bound."""
         return self._others >= CONVEX_ORDER_MIN_OTHERS
 
     @property
     def credit(self) -> bool:
+        """Whether the shuffler contributes: delta(0) is clearly below the local one."""
         return self.improves and self.certified(0.0) < PARTIAL_SHUFFLE_MAX_SHARE * self.local_delta(
             0.0
         )

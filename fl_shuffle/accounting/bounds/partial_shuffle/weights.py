@@ -2,7 +2,8 @@
 
 docs/research/proofs, section 11, (A): w = min(Z, zeta) in the distribution whose E(t - w)_+ is
 known from the profile, and the largest m that a sum of N weights falls below with little
-expectation. Small weights decide, and sums of positive terms keep their relative accuracy."""
+expectation. Small weights decide, and sums of positive terms keep their relative accuracy.
+"""
 
 from __future__ import annotations
 

@@ -148,8 +148,10 @@ def attacked_variance(scale: Vector, present: Counts, honest: int | None = None)
 def _companies(
     variance: Vector, bridged: Vector, usable: NDArray[np.bool_]
 ) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """Return (classes, classes whose reports count beside theirs): usually one pair, all of
-    them."""
+    """Return (classes, classes whose reports count beside theirs).
+
+    Usually that is one pair, all of them.
+    """
     if not usable.any():
         return []
     # Every report bridges every grid, so all count beside all.
@@ -167,10 +169,9 @@ def _companies(
 
 
 def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
-    """Return each class's own value plus the `others` smallest values of other clients; rounded
-    down.
+    """Return each class's own value plus the `others` smallest values of other clients.
 
-    `counts[c]` clients have `values[c]`. With fewer others than asked, all of theirs.
+    `counts[c]` clients have `values[c]`. With fewer others than asked, all of theirs. Rounded down.
     """
     order = np.argsort(values, kind="stable")
     ordered, upto = values[order], np.cumsum(counts[order])
@@ -195,8 +196,10 @@ def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
 
 
 def _rounded_down(values: Vector) -> float:
-    """Return a sum's factor: below one by more than the relative round-off of a sum over the
-    classes."""
+    """Return the factor of a sum over the classes that covers its round-off.
+
+    It is below one by more than the relative round-off.
+    """
     return 1.0 - (len(values) + 8) * 2.0 * UNIT
 
 

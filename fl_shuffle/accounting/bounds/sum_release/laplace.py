@@ -95,11 +95,10 @@ def _sure_variance(
     dimension: int,
     honest: int,
 ) -> float:
-    """Return the variance that every coordinate has, counting grids up to `coarsest`; 0 if none is
-    sure.
+    """Return the variance that every coordinate has, counting grids up to `coarsest`.
 
-    For a client on the grid `own`: it also needs one honest report on a grid no coarser than its
-    own that bridges the coarsest, in every coordinate.
+    0 if none is sure. For a client on the grid `own`: it also needs one honest report on a grid no
+    coarser than its own that bridges the coarsest, in every coordinate.
     """
     rare = math.log(0.25 * SUM_RARE / dimension)
     fine = (grid <= own) & (present > 0)
@@ -126,8 +125,10 @@ def _sure_variance(
 
 
 def _bad_coordinates(small: float, dimension: int) -> int:
-    """Return a number that coordinates with a small own E do not exceed, but for a quarter of
-    `SUM_RARE`."""
+    """Return a number that coordinates with a small own E do not exceed.
+
+    They do with a quarter of `SUM_RARE` at most.
+    """
     rare, mean = math.log(0.25 * SUM_RARE), small * dimension
     if mean > 5.0:
         # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.

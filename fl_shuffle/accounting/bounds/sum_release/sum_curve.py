@@ -46,8 +46,7 @@ class SumCurve:
         return laplace_delta(grid, self.pure, self.rounds)
 
     def trade_off(self, type_one: ArrayLike) -> Vector:
-        """Return a lower bound on an attacker's type II error at each type I error, to plot
-        (f-DP)."""
+        """Return a lower bound on an attacker's type II error at each type I error (f-DP)."""
         if not math.isfinite(self.mu):
             return trade_off(type_one, self.profile, self.epsilon(1e-9), 60)
         errors = np.asarray(type_one, dtype=np.float64)
