@@ -849,13 +849,11 @@ def certify(
 
     Examples
     --------
-    >>> import tempfile
+    Needs the extra `certificates`:
+
     >>> import fl_shuffle as fs
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     run = fs.simulate(overrides={"run.rounds": 1}, out=f"{folder}/run")
-    ...     certificate = fs.certify(run.directory, client=17, column="local")
-    >>> sorted(certificate)[:3]
-    ['assumptions', 'claim', 'facts']
+    >>> certificate = fs.certify("runs/quickstart", client=17)  # doctest: +SKIP
+    >>> certificate["claim"]["epsilon"]  # doctest: +SKIP
     """
     require_extra("flint", "certificates", "certify")
     from fl_shuffle.certificates.runs import certificate_of_run
