@@ -85,6 +85,8 @@ def own_pair(law: LocalMechanism) -> DominatingPair | None:
     if noise == "laplace":
         return local_pair(exposure)
     if noise == "gaussian":
+        # Chords between these points lie above the curve, and what is left at the last one counts
+        # as certain loss.
         grid = np.linspace(0.0, exposure * (9.0 + 0.5 * exposure), 400 if exposure > 0.0 else 1)
         return DominatingPair.from_curve(grid, gaussian_profile(grid, exposure))
     if exposure == 0.0:
@@ -99,6 +101,8 @@ def declared_delta(epsilon0: float, delta0: float, rounds: int, epsilon: float) 
 
     Exact for the worst such reports (Kairouz, Oh, Viswanath 2015, Theorem 3.3), rounded up.
     """
+    # The worst report gives its input away with probability delta0, and is randomized response
+    # else: of `rounds` of the latter the loss is (2 ups - rounds) epsilon0.
     certain = -math.expm1(rounds * math.log1p(-delta0)) if delta0 < 1.0 else 1.0
     ups = np.arange(rounds + 1)
     logs = gammaln(rounds + 1.0) - gammaln(ups + 1.0) - gammaln(rounds - ups + 1.0)

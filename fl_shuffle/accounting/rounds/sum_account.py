@@ -205,6 +205,7 @@ class SumAccount:
         alone = ~np.isfinite(spent)
         for times in np.unique(rounds[~alone]):
             some = (rounds == times) & ~alone
+            # Section 15: delta(epsilon) is at most the Gaussian one plus T rho.
             left = delta - float(times) * SUM_RARE
             if left <= 0.0:
                 alone |= some
