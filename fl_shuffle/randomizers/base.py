@@ -38,6 +38,15 @@ SINGLE_REACH = 1e3
 class Noise:
     """Randomness for k clients in one round: every row's stream is its client's own.
 
+    Parameters
+    ----------
+    stream : NoiseStream
+        Noise of one round.
+    clients : ndarray of int64, shape (k,)
+        Numbers of the clients.
+
+    Notes
+    -----
     Rows depend on the run's key, the round and the client alone, never on who else is asked.
     """
 
