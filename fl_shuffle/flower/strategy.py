@@ -415,7 +415,7 @@ class ShuffleStrategy(PlayedByStart):
 
     def _fail(self, number: int, why: str) -> None:
         self.failed = True
-        self.stopped = f"stopped after round {number}, which is paid for: {why}"
+        self.stopped = f"stopped after round {number}, whose privacy spend is recorded: {why}"
 
     def released(self) -> ArrayRecord:
         """Return the whole model, as it is evaluated and returned."""
