@@ -29,7 +29,7 @@ from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
 from fl_shuffle.runs.events import RoundFinished
-from fl_shuffle.runs.resume import Resumed, changes_of, require_newest
+from fl_shuffle.runs.resume import Resumed, changes_of, replays, require_newest
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, opened, released, resume
 from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
@@ -54,6 +54,25 @@ def test_a_stopped_run_says_from_where_it_replays(
     assert (replayed in str(stopped.value)) == (entropy == "seeded")
     assert main(["simulate", "--resume", str(run)]) == 0
     assert (f"going on at round 2: {replayed}" in capsys.readouterr().err) == (entropy == "seeded")
+
+
+@pytest.mark.parametrize(
+    ("first", "rounds", "said"),
+    [
+        (1, [], ""),
+        (3, [1, 2], ""),
+        (1, [1], "round 1 is played again"),
+        (3, [1, 2, 3], "round 3 is played again"),
+        (3, [1, 2, 3, 4], "rounds 3 to 4 are played again"),
+    ],
+)
+def test_every_round_behind_the_last_checkpoint_is_said_to_be_replayed(
+    first: int, rounds: list[int], said: str
+) -> None:
+    known: Any = SimpleNamespace(first_round=first, rounds=np.array(rounds, int), seeded=True)
+    assert replays(known).startswith(said) and bool(replays(known)) == bool(said)
+    known.seeded = False
+    assert replays(known) == ""
 
 
 def test_open_run_is_whole_before_anything_is_asked_of_it(tmp_path: Path) -> None:
