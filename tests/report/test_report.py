@@ -21,6 +21,7 @@ from pytest import CaptureFixture, MonkeyPatch, TempPathFactory
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
+from fl_shuffle.cli.ledger import _recounted
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.report import page as pages
 from fl_shuffle.report.figures import LABELS, clients_distribution, run_figures
@@ -362,6 +363,21 @@ def test_a_changed_client_is_reported(
     assert "the ledger says epsilon" in shown
     assert main(["ledger", str(copy), "--client", "7"]) == 0
     assert f"shuffled {float(doubled[7]['shuffled_epsilon']):.4g}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("many", [0, 1, 10, 11, 300])
+def test_of_many_clients_that_differ_the_first_ten_are_named(
+    many: int, capsys: CaptureFixture[str]
+) -> None:
+    """How many more there are is counted; a run whose largest epsilon alone differs has none."""
+    found: Any = SimpleNamespace(
+        directory="run", differing=np.arange(many), agrees=False, recounted=2.5, epsilon=2.0
+    )
+    assert _recounted(found) == 1
+    named = ", ".join(map(str, range(min(many, 10)))) or "none"
+    more = f" and {many - 10} more" if many > 10 else ""
+    said = capsys.readouterr().err
+    assert said.endswith(f"epsilon 2.5 (recorded 2.0); clients that differ: {named}{more}\n")
 
 
 def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> None:
