@@ -111,6 +111,16 @@ def test_mu_misses_rarely_and_is_tight() -> None:
     assert np.mean(found > 0.1) <= 0.26 and np.median(found) > 0.09
 
 
+def test_mu_counts_the_wider_side_whichever_it_is() -> None:
+    """Sides exchanged, and turned around, are the same test; a wider side proves less."""
+    noise = np.random.default_rng(11).standard_normal((2, 200))
+    zero, one = noise[0], 0.5 * noise[0] + 0.1 * noise[1] + 2.0
+    found = confidence.mu_lower(zero, one, 0.1)
+    assert found == pytest.approx(confidence.mu_lower(-one, -zero, 0.1), rel=1e-12)
+    # About 2 standard deviations of the wider side: 4 of the other one's.
+    assert 1.5 < found < 2.0
+
+
 def seen(generator: np.random.Generator, rounds: int, unshuffled: int = 0) -> np.ndarray:
     orders = np.stack([generator.permutation(CLIENTS) for _ in range(rounds)])
     orders[generator.permutation(rounds)[:unshuffled]] = np.arange(CLIENTS)

@@ -70,6 +70,16 @@ def test_numbers_are_unbiased_with_the_stated_law_and_variance(
     assert stats.binomtest(int((reports > 50.0).sum()), SAMPLES, chance).pvalue > ALARM
 
 
+@pytest.mark.parametrize(("mean", "counts_as"), [(-40.0, 20.0), (42.5, 42.5), (95.0, 80.0)])
+def test_an_estimated_mean_outside_of_the_range_counts_as_its_nearest_end(
+    mean: float, counts_as: float
+) -> None:
+    """The data cannot have it, and a variance that it gave might be below zero."""
+    scales = bounded("duchi").scales(np.array([0.1, 1.0, 8.0]))
+    found = bounded("duchi").variances(scales, mean=mean)
+    assert found == pytest.approx(scales**2 - (counts_as - 50.0) ** 2) and (found >= 0.0).all()
+
+
 def population(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """(categories, numbers, budgets) of USERS users."""
     categories = rng.choice(K, USERS, p=[0.5, 0.3, 0.15, 0.05])
