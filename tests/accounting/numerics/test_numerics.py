@@ -277,6 +277,19 @@ def test_the_most_exposed_client_is_no_other_than_one_of_them(distinct: int) -> 
         assert max(exact) <= worst(epsilon).delta <= 1.3 * max(exact)
 
 
+@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 3.0])
+def test_atoms_too_rare_to_keep_are_certain_losses_on_both_sides(epsilon: float) -> None:
+    """Their mirror images, too: P has mass at both, and loses nothing of either."""
+    rare, left = 1e-70, 1e-80
+    pair = DominatingPair.from_curve([0.0, epsilon, 2.0 * epsilon], [0.1, rare, left])
+    # What stands above the last node is the slope of the last chord, at both of its ends.
+    slope = (rare - left) / math.expm1(epsilon)
+    mass = slope * math.exp(epsilon)
+    assert pair.losses.tolist() == pytest.approx([-epsilon, 0.0, epsilon])
+    wanted = left + mass * (1.0 + math.exp(-2.0 * epsilon))
+    assert pair.infinite == pytest.approx(wanted, rel=1e-9, abs=0.0)
+
+
 def test_grouping_many_budgets_is_safe_and_tight() -> None:
     """The grouped curve is above the ungrouped one, by little."""
     rng = np.random.default_rng(5)
