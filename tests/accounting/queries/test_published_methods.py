@@ -47,7 +47,9 @@ def test_published_formulas_say_what_is_printed() -> None:
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (3, 1, 2), (1, 4, 2)])
-def test_the_sum_over_neighbors_is_the_printed_one_client_by_client(counts: tuple[int, ...]) -> None:
+def test_the_sum_over_neighbors_is_the_printed_one_client_by_client(
+    counts: tuple[int, ...],
+) -> None:
     """One client of the largest budget is left out of the sum, and counts in the average."""
     classes = [LocalBudget(0.3 * (1 + place), 0.0, many) for place, many in enumerate(counts)]
     clients = [each.epsilon0 for each in classes for _ in range(each.count)]
