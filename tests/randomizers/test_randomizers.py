@@ -28,10 +28,11 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
 from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
 from fl_shuffle.randomizers import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, base
-from fl_shuffle.randomizers.additive import grid_step
+from fl_shuffle.randomizers.additive import grid_step, largest_reports
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST, LocalRandomizer, Noise, OfOneMean
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
-from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
+from fl_shuffle.randomizers.noise_exact import REACH
 from fl_shuffle.randomizers.own_trial import try_randomizer
 from fl_shuffle.randomizers.personal import NoiseSource, PersonalRandomizer
 from fl_shuffle.shuffler.exact_sums import exact_group, exact_sum, require_exact
@@ -47,6 +48,21 @@ def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radi
     assert math.frexp(step)[0] == 0.5
     assert needed <= step < 2 * needed
     assert radius + 22.2 * scale < 2.0**22 * step
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("law", ["normal", "laplace"])
+def test_no_honest_report_is_beyond_what_is_called_the_largest(law: str, bits: int) -> None:
+    """With the largest variate, and the longest mean, rounded to the grid: a shuffler would leave
+    the report out. The bound lies on the grid, and a step further at most."""
+    draw = np.random.default_rng(bits)
+    scale, radius = np.exp(draw.uniform(-9.0, 9.0, (2, 2000)))
+    step = grid_steps(scale, radius)
+    most = REACH[law] if bits == 64 else largest_variate(law, bits)
+    extreme = np.rint((radius + scale * most) / step) * step
+    found = largest_reports(law, scale, radius, step, bits)
+    assert (extreme <= found).all() and (found <= extreme + step).all()
+    assert (found / step == np.rint(found / step)).all()
 
 
 @pytest.mark.parametrize("bits", [32, 64])
