@@ -169,6 +169,21 @@ def test_a_combination_costs_what_its_costliest_run_does(
     assert result.table["lower_epsilon"] == [0.5, None] and result.table["runs"] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("deltas", "found"),
+    [([], None), ([1e-5], 1e-5), ([1e-5, 1e-5], 1e-5), ([1e-5, 1e-6], None), ([1e-6, 1e-5], None)],
+)
+def test_runs_of_several_deltas_have_none_in_common(
+    deltas: list[float], found: float | None
+) -> None:
+    """Epsilons at several deltas are no numbers of one axis."""
+    runs: Any = SimpleNamespace(
+        finished={place: SimpleNamespace(delta=delta) for place, delta in enumerate(deltas)}
+    )
+    delta: Any = SweepResult.delta
+    assert delta.fget(runs) == found
+
+
 def test_report_sweep_writes_page_and_figures(
     sweep: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
