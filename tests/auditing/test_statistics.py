@@ -127,6 +127,24 @@ def seen(generator: np.random.Generator, rounds: int, unshuffled: int = 0) -> np
     return orders
 
 
+def test_the_fewest_rounds_that_catch_an_order_are_stated_all_of_them_if_need_be() -> None:
+    """Each adds log 20 at least, twice, to Fisher's statistic; where not even all do, none."""
+    found = {}
+    for rounds in range(1, 65):
+        for level in (0.05, 0.01, 1e-4):
+            bar = stats.chi2.isf(level / checks.TESTS, 2 * rounds)
+            usual = stats.chi2.isf(checks.POWER, 2 * rounds)
+            enough = [
+                count
+                for count in range(1, rounds + 1)
+                if usual + 2.0 * count * math.log(checks.REFERENCES + 1) >= bar
+            ]
+            found[rounds, level] = checks.rounds_to_catch(rounds, level)
+            assert found[rounds, level] == (enough[0] if enough else None)
+    assert None in found.values()
+    assert any(count == rounds for (rounds, _), count in found.items())
+
+
 def test_p_values_of_random_orders_are_uniform() -> None:
     """50 audits, seven statistics: Kolmogorov-Smirnov at 1e-4 each (the target's is discrete and
     may only lie above)."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+import shlex
 import shutil
 import sqlite3
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +31,7 @@ from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
+from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.events import RoundFinished
 from fl_shuffle.runs.resume import Resumed, changes_of, replays, require_newest
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, opened, released, resume
@@ -73,6 +77,22 @@ def test_every_round_behind_the_last_checkpoint_is_said_to_be_replayed(
     assert replays(known).startswith(said) and bool(replays(known)) == bool(said)
     known.seeded = False
     assert replays(known) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", 'with "quotes"', "it's", 'back\\slash\\"', "two\nlines", "caf\u00e9 $HOME"]
+)
+def test_a_printed_command_resumes_with_every_value_as_it_was(text: str) -> None:
+    """Through the shell, and as Flower reads it: TOML, whose texts end at the first quote."""
+    given = (("config", text), ("count", 3), ("noisy", True), ("empty", ""))
+    place = RunPlace(Path("before"), "no", given)
+    command = place.flwr_run(Path("/runs") / text.replace("\n", " "), vouched=True)
+    *head, config = shlex.split(command)
+    assert head == ["flwr", "run", ".", "--run-config"]
+    found = re.findall(r'([a-z-]+)=("[^"]*"|[^ ]+)', config)
+    read = {name: tomllib.loads(f"x = {value}")["x"] for name, value in found}
+    wanted = {"config": text, "count": 3, "noisy": True, "resume": "data-unchanged"}
+    assert read == {**wanted, "run-directory": str(Path("/runs") / text.replace("\n", " "))}
 
 
 def test_open_run_is_whole_before_anything_is_asked_of_it(tmp_path: Path) -> None:
