@@ -14,6 +14,7 @@ from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.runs.facts import DataFacts, RunFacts
+from fl_shuffle.runs.views import quantiles_of
 
 
 def facts(settings: dict[str, Any], **known: Any) -> RunFacts:
@@ -77,3 +78,16 @@ def test_a_run_whose_reports_spend_delta_is_warned_of(rounds: int, reports: int)
 def test_records_that_something_exact_tells_of_are_counted(fitted: bool, count: int) -> None:
     """Those held out, and those that features are fitted on."""
     assert facts({}, features_use_data=fitted).records_not_covered == count
+
+
+def test_quantiles_beside_infinite_epsilons_are_numbers() -> None:
+    """Between two infinities there is infinity; a column that says nothing has none."""
+    totals: Any = SimpleNamespace(
+        shuffled=np.array([1.0, math.inf, math.inf, math.inf]), sum=np.array([1.0, math.nan] * 2),
+        local=np.arange(1.0, 12.0),
+    )  # fmt: skip
+    assert quantiles_of(totals) == {
+        "shuffled": {"p10": math.inf, "p50": math.inf, "p90": math.inf},
+        "sum": None,
+        "local": {"p10": 2.0, "p50": 6.0, "p90": 10.0},
+    }

@@ -79,6 +79,19 @@ def test_every_round_behind_the_last_checkpoint_is_said_to_be_replayed(
     assert replays(known) == ""
 
 
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_ledger_that_lacks_any_round_before_the_state_is_refused(lost: int) -> None:
+    """The first, the last, and one between: what they released would not be counted."""
+    known: Any = SimpleNamespace(
+        directory=Path("run"), first_round=4, entries=8, seeded=True, meta={"run": "ab"},
+        rounds=np.array([number for number in (1, 2, 3, 4) if number != lost]),
+    )  # fmt: skip
+    with pytest.raises(RunError, match=f"nothing of round {lost}"):
+        require_newest(known, "ab", 8)
+    known.rounds = np.array([1, 2, 3])
+    assert require_newest(known, "ab", 8) == require_newest(known, "", 0) == ""
+
+
 @pytest.mark.parametrize(
     "text", ["plain", 'with "quotes"', "it's", 'back\\slash\\"', "two\nlines", "caf\u00e9 $HOME"]
 )
