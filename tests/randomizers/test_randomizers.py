@@ -642,3 +642,27 @@ def test_a_trial_sees_small_reports_beside_large_ones(which: int) -> None:
     radius = np.array([1e-4, 1e4, 1.0])
     with pytest.raises(InvalidValueError, match="mixes clients"):
         try_randomizer(Mixing(np.ones(3), np.zeros(3), radius), 12, "own:Mixing")
+
+
+class _Spoiling(LocalRandomizer):
+    """The mean, but for one coordinate of the second client's."""
+
+    odd = math.inf
+
+    def bound(self) -> Any:
+        return self.radius
+
+    def randomize(self, means: Any, clients: Any, noise: Noise) -> Any:
+        made = means.astype(np.float64)
+        made[clients == 1, 0] = self.odd
+        return made
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_a_report_with_one_number_that_is_not_finite_is_not_sent(odd: float) -> None:
+    """All of it: an infinite one is not cut to the bound, and the others' reports are sent."""
+    randomizer = _Spoiling(np.ones(3), np.zeros(3), np.ones(3))
+    randomizer.odd = odd
+    means = torch.full((3, 4), 0.25)
+    found = randomizer.reports(means, np.arange(3), NoiseStream(KEY, 4, bits=64)).numpy()
+    assert np.isnan(found[1]).all() and (found[[0, 2]] == 0.25).all()
