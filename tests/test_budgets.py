@@ -151,6 +151,7 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
         (HEADER + "0,1,1e-5\n1,1,1e-5\n2,1,1e-5\n", ["line 4", "client 2"]),
         (HEADER + "0,1,1e-5\n\n1,1,1e-5\n", ["line 3", "empty"]),
         (HEADER + "0,1\n1,1,1e-5\n", ["line 2", "3 values"]),
+        (HEADER + "0,1,1e-5\n1,1,1e-5,2\n", ["line 3", "3 values, got 4"]),
         (HEADER + "0,x,1e-5\n1,1,1e-5\n", ["line 2", "numbers"]),
         (HEADER + "0,0,1e-5\n1,1,1e-5\n", ["line 2", "epsilon"]),
         (HEADER + "0,1,1\n1,1,1e-5\n", ["line 2", "delta"]),
