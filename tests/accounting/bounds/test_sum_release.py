@@ -18,6 +18,7 @@ from scipy.stats import binom, gamma
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon, add_remove_of
 from fl_shuffle.accounting.bounds.sum_release import gaussian, laplace
+from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.client_classes import ClientClass
