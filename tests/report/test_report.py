@@ -25,7 +25,7 @@ from fl_shuffle.cli.ledger import _recounted
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.report import page as pages
 from fl_shuffle.report.figures import LABELS, clients_distribution, run_figures
-from fl_shuffle.report.formats import as_text, write_table
+from fl_shuffle.report.formats import as_text, numeric, write_table
 from fl_shuffle.report.history import QUANTILES
 from fl_shuffle.report.many import differences, seed_groups
 from fl_shuffle.report.meaning import Policy, best_guess, odds_factor, who_looks
@@ -489,3 +489,20 @@ def test_an_interrupted_run_shows_what_it_cost_so_far(
     rows = listed(tmp_path, capsys, "--differences")
     assert [json.loads(rows[name]["run.rounds"]) for name in ("whole", "begun")] == [2, 3]
     assert "run.out" not in rows["whole"] and "privacy.release" not in rows["whole"]
+
+
+def test_columns_of_numbers_alone_are_numeric() -> None:
+    """A number that is missing is none; Python calls what is true or false a whole number."""
+    table = {
+        "whole": [1, None, 3],
+        "real": np.array([1.0, np.nan]),
+        "flags": [True, False],
+        "flags of NumPy": np.array([True]),
+        "some flags": [1, True],
+        "texts": ["1"],
+        "some texts": [1.0, "-"],
+    }
+    assert dict(zip(table, numeric(table), strict=True)) == {
+        "whole": True, "real": True, "flags": False, "flags of NumPy": False, "some flags": False,
+        "texts": False, "some texts": False,
+    }  # fmt: skip
