@@ -153,6 +153,7 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
         (HEADER + "0,1\n1,1,1e-5\n", ["line 2", "3 values"]),
         (HEADER + "0,1,1e-5\n1,1,1e-5,2\n", ["line 3", "3 values, got 4"]),
         (HEADER + "0,x,1e-5\n1,1,1e-5\n", ["line 2", "numbers"]),
+        (HEADER + "0,1,1e-5\n1,1_0,1e-5\n", ["line 3", "numbers"]),
         (HEADER + "0,0,1e-5\n1,1,1e-5\n", ["line 2", "epsilon"]),
         (HEADER + "0,1,1\n1,1,1e-5\n", ["line 2", "delta"]),
         ("client,eps\n0,1\n", ["line 1", "client_id,epsilon,delta"]),

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.configuration import conflicts
-from fl_shuffle.configuration.reading import SECTIONS, parse_config, resolve_config, shipped
+from fl_shuffle.configuration.reading import (
+    SECTIONS,
+    own_parts,
+    parse_config,
+    resolve_config,
+    shipped,
+)
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.settings_schema import settings_of, texts_of
@@ -174,3 +180,14 @@ def test_every_shipped_configuration_is_called_by_its_name(
         assert parse_config(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"did you mean 'mnist_clients_local_0.5'"):
         resolve_config("mnist_clients_local_0.55")
+
+
+def test_parts_of_ones_own_are_those_of_no_package_file() -> None:
+    """`module:attribute`, wherever a setting may name one; not what this package ships."""
+    config = parse_config(
+        {
+            "model": {"kind": "mine:model", "loss": "cross-entropy", "metrics": "their:metrics"},
+            "server": {"analyzer": "fl_shuffle.federation.robust:coordinate_median"},
+        }
+    )
+    assert own_parts(config) == {"model.kind": "mine:model", "model.metrics": "their:metrics"}

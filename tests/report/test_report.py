@@ -21,7 +21,7 @@ from pytest import CaptureFixture, MonkeyPatch, TempPathFactory
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from fl_shuffle.cli.ledger import _recounted
+from fl_shuffle.cli.ledger import _recounted, _spans
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.report import page as pages
 from fl_shuffle.report.figures import LABELS, clients_distribution, run_figures
@@ -506,3 +506,11 @@ def test_columns_of_numbers_alone_are_numeric() -> None:
         "whole": True, "real": True, "flags": False, "flags of NumPy": False, "some flags": False,
         "texts": False, "some texts": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [([], "none"), ([4], "4"), ([1, 2, 3], "1-3"), ([1, 3, 4, 7, 9, 10, 11], "1, 3-4, 7, 9-11")],
+)
+def test_rounds_in_a_row_are_one_span(rounds: list[int], said: str) -> None:
+    assert _spans(rounds) == said
