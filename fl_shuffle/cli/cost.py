@@ -13,7 +13,7 @@ from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
 from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.cli.options import CommandAnswer
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.planner.cost import Cost, cost_of, trade_off_of
+from fl_shuffle.planner.cost import Cost, TotalCost, cost_of, trade_off_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 from fl_shuffle.randomizers.total_budgets import planned_reports, solved_words
 from fl_shuffle.report.formats import aligned, short
@@ -168,14 +168,44 @@ def _totals_table(config: Config, found: Cost) -> list[str]:
         [each.total for each in found.totals], [each.clients for each in found.totals]
     )
     lines += [f"  {words}" for words in [solved_words(config, totals)] if words]
+    return lines + [f"  {words}" for words in _limit_lines(config, found)]
+
+
+def _limit_lines(config: Config, found: Cost) -> list[str]:
+    """Why some clients end far below their total, or nobody hides them, and what would help."""
+    lines = []
     short_of = [each for each in found.totals if each.epsilon < NEAR_TOTAL * each.total]
-    if short_of:
+    jumping = [each for each in short_of if each.limited_by == "jump"]
+    if jumping:
         lines.append(
-            f"  {sum(each.clients for each in short_of):,} clients end below {NEAR_TOTAL:.0%} of "
-            "their total: fewer distinct totals, more clients, or a larger "
-            "budgets.expected_share would change that"
+            f"{_clients_of(jumping)} cannot come nearer: their epsilon jumps beyond it with any "
+            "less noise, where a bound stops to hide them; more rounds, or a smaller total, would "
+            "lie on this side of the jump"
+        )
+    others = [each for each in short_of if each.limited_by != "jump"]
+    if others:
+        shuffled = config.privacy.release == "reports"
+        lines.append(
+            f"{_clients_of(others)} end below {NEAR_TOTAL:.0%} of it: "
+            f"{'fewer distinct totals, more clients or ' if shuffled else ''}"
+            "a larger budgets.expected_share would change that"
+        )
+    alone = [each for each in found.totals if each.limited_by == "own noise"]
+    if alone:
+        common = config.privacy.personalization == "clipping"
+        lines.append(
+            f"{_clients_of(alone)} are hidden by nobody, so that their own noise alone keeps it: "
+            f"more clients{'' if common else ' of one total, personalization = clipping'} or fewer "
+            "rounds would change that"
         )
     return lines
+
+
+def _clients_of(rows: Sequence[TotalCost]) -> str:
+    """Which clients these are, in words: how many, and of which totals."""
+    clients, totals = sum(each.clients for each in rows), [each.total for each in rows]
+    ends = f"{totals[0]:g}" if len(totals) == 1 else f"{totals[0]:.4g} to {totals[-1]:.4g}"
+    return f"{clients:,} clients with a total of {ends}"
 
 
 def _noise_lines(config: Config, found: Cost) -> list[str]:

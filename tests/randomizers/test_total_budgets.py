@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import fl_shuffle as fs
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.cli import main
+from fl_shuffle.cli.cost import _limit_lines
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.planner.cost import cost_of
+from fl_shuffle.planner.cost import TotalCost, cost_of
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
 from fl_shuffle.randomizers.total_budgets import expected_reports, planned_reports
 
@@ -269,6 +271,28 @@ def test_a_target_is_not_solved_for_beside_totals(capsys: pytest.CaptureFixture[
     assert main(given) == 2
     said = capsys.readouterr().err
     assert "does not go with totals of the run" in said and said.count("\n") == 1
+
+
+def test_what_cannot_be_met_says_for_whom_and_why() -> None:
+    """Each reason names its clients, and what would help."""
+    config = overridden_records(configured(2, 3, {"distribution": "listed", "epsilons": [1.0, 2.0]},
+                                           release="reports"))  # fmt: skip
+    sums = overridden_records(configured(2, 3, {"distribution": "listed", "epsilons": [1.0, 2.0]}))
+    rows = [
+        TotalCost(total, clients, 1.0, 1.0, 9.0, ratio * total, limit)
+        for total, clients, ratio, limit in (
+            (0.5, 1200, 0.99, "own noise"), (1.0, 30, 0.99, "total"), (2.0, 40, 0.8, "total"),
+            (3.0, 50, 0.85, "jump"), (4.0, 60, 0.95, "jump"),
+        )
+    ]  # fmt: skip
+    found = dataclasses.replace(cost_of(sums), totals=tuple(rows))
+    jump, below, alone = _limit_lines(config, found)
+    assert jump.startswith("50 clients with a total of 3 cannot") and "jumps beyond it" in jump
+    assert below.startswith("40 clients with a total of 2 end below 90% of it: fewer distinct")
+    assert alone.startswith("1,200 clients with a total of 0.5 are hidden by nobody")
+    assert "more clients or fewer rounds" in alone
+    (said,) = _limit_lines(sums, dataclasses.replace(found, totals=(rows[2],)))
+    assert said.endswith("of it: a larger budgets.expected_share would change that")
 
 
 def test_rounding_totals_down_keeps_the_limits() -> None:
