@@ -15,7 +15,7 @@ from fl_shuffle.cli.options import CommandAnswer
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.planner.cost import Cost, TotalCost, cost_of, trade_off_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
-from fl_shuffle.randomizers.total_budgets import planned_reports, solved_words
+from fl_shuffle.randomizers.total_budgets import against_everybody, planned_reports, solved_words
 from fl_shuffle.report.formats import aligned, short
 from fl_shuffle.runs.console_messages import (
     HOPELESS,
@@ -156,10 +156,13 @@ def _totals_table(config: Config, found: Cost) -> list[str]:
         + [f"{each.epsilon / each.total:.1%}"]
         for each in found.totals[:SHOWN_CLASSES]
     ]
-    planned = planned_reports(config)
+    planned = f"planned for {planned_reports(config):,} reports a round (budgets.expected_share)"
+    if against_everybody(config):
+        planned = "against everybody, who opens the reports as well (budgets.against)"
+    after = "seen alone as well" if against_everybody(config) else "if every report arrives"
     lines = [
-        f"totals of the run, planned for {planned:,} reports a round (budgets.expected_share); "
-        "epsilon of one report seen alone, and after all rounds if every report arrives:",
+        f"totals of the run, {planned}; epsilon of one report seen alone, and after all rounds "
+        f"{after}:",
         *(f"  {line}" for line in aligned([head, *rows])),
     ]
     if len(found.totals) > SHOWN_CLASSES:

@@ -298,6 +298,9 @@ class BudgetsSection:
     expected_share: float | None = setting(None, above=0.0, high=1.0)
     """share of the clients whose reports a round is planned for, with totals; not set: 0.9 of those
     that `training.participation` asks"""
+    against: str = one_of(("release", "everybody"))
+    """whom a total holds against: the attacker of the headline (`privacy.release`), or everybody,
+    who opens the reports as well (column `local`): then its own noise alone keeps it"""
     distribution: str = one_of(
         ("constant", "uniform", "unif1", "unif2", "unif3", "mixed", "groups", "listed", "file"),
         own="module",

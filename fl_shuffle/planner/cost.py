@@ -29,7 +29,13 @@ from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
-from fl_shuffle.randomizers.total_budgets import Tell, beside_a_jump, silent
+from fl_shuffle.randomizers.total_budgets import (
+    Tell,
+    against_everybody,
+    beside_a_jump,
+    searched,
+    silent,
+)
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,10 @@ class TotalCost:
     `total` is what each may spend in the run, `clip_norm` the norm its update (or its records) are
     clipped to, `noise_scale` that of a report, `report_epsilon` the epsilon of one report to an
     attacker who sees it alone, `epsilon` what all rounds cost if all reports arrive that are asked
-    for. All in nats at the run's delta. `limited_by` says what keeps shuffled reports from less
-    noise: "total", "jump" (with less, epsilon jumps beyond the total), or "own noise" (nobody hides
-    the client, so that its own noise alone keeps the total).
+    for (with `budgets.against = "everybody"`: seen alone). All in nats at the run's delta.
+    `limited_by` says what keeps shuffled reports from less noise: "total", "jump" (with less,
+    epsilon jumps beyond the total), or "own noise" (nobody hides the client, so that its own noise
+    alone keeps the total).
     """
 
     total: float
@@ -163,9 +170,10 @@ def _total_costs(
         return ()
     cost = {each.index: each for each in classes}
     reports, spent = plan.classes.epsilon0[plan.class_of], plan.class_of.tolist()
-    after = np.array([cost[kind].epsilon for kind in spent])
+    alone = against_everybody(config)
+    after = np.array([cost[kind].local if alone else cost[kind].epsilon for kind in spent])
     hidden = np.array([cost[kind].credit for kind in spent])
-    shuffled, jumps = config.privacy.release == "reports", np.zeros(len(plan), dtype=bool)
+    shuffled, jumps = searched(config), np.zeros(len(plan), dtype=bool)
     if shuffled:
         jumps = beside_a_jump(config, plan.totals, int(plan.classes.records[plan.class_of[0]]))
     values, inverse = np.unique(plan.totals, return_inverse=True)

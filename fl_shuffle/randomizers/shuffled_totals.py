@@ -122,17 +122,21 @@ class PlannedReports:
         totals = np.array(self.totals)
         if self.noise != "laplace":
             return self.of_a_round(totals)
-        return np.array([self._laplace_alone(total) for total in self.totals])
+        return np.array([laplace_alone(total, self.rounds, self.delta) for total in self.totals])
 
-    def _laplace_alone(self, total: float) -> float:
-        """Pure budgets add up; at delta they cost less, by the composition that is counted."""
-        low, high = total / self.rounds, total
-        for _ in range(HALVINGS if self.rounds > 1 else 0):
-            middle = math.sqrt(low * high)
-            law = LocalMechanism("laplace", middle)
-            fits = local_epsilon(law, self.rounds, self.delta) <= total
-            low, high = (middle, high) if fits else (low, middle)
-        return low
+
+def laplace_alone(total: float, rounds: int, delta: float) -> float:
+    """Return the epsilon of one Laplace report with which `rounds` of them spend `total` at
+    `delta`, whoever looks.
+
+    Pure budgets add up; at delta they cost less, by the composition that is counted.
+    """
+    low, high = total / rounds, total
+    for _ in range(HALVINGS if rounds > 1 else 0):
+        middle = math.sqrt(low * high)
+        fits = local_epsilon(LocalMechanism("laplace", middle), rounds, delta) <= total
+        low, high = (middle, high) if fits else (low, middle)
+    return low
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.randomizers.shuffled_totals import (
     PlannedReports,
     SolvedReports,
+    laplace_alone,
     solved_reports,
 )
 
@@ -54,8 +55,9 @@ def report_budgets(
     privacy = config.privacy
     budgets.require_target_delta(privacy.target_delta)
     times = reports_of_a_client(config, len(budgets))
-    summed = privacy.release == "sum"
-    if summed:
+    if against_everybody(config):
+        mu = _mus_alone(config, budgets, times)
+    elif privacy.release == "sum":
         mu = _mus_of_sums(config, budgets, records, times)
     else:
         mu = _mus_of_reports(config, budgets, records, tell)
@@ -69,6 +71,28 @@ def report_budgets(
             f"{privacy.target_delta:g}", "plan fewer rounds, or a larger total",
         )  # fmt: skip
     return Budgets(epsilon, np.full(len(budgets), delta))
+
+
+def against_everybody(config: Config) -> bool:
+    """Whether totals hold against whoever opens the reports, too: others hide nobody."""
+    return config.budgets.against == "everybody"
+
+
+def searched(config: Config) -> bool:
+    """Whether the noise of totals is searched for, and not solved for in closed form."""
+    return config.privacy.release == "reports" and not against_everybody(config)
+
+
+def _mus_alone(config: Config, budgets: Budgets, reports: int) -> NDArray[np.float64]:
+    """Return the parameter of each client's report, shape (clients,), with which so many `reports`
+    spend its total seen alone: for Gaussian noise mu(total, delta) / sqrt(reports)."""
+    delta = config.privacy.target_delta
+    if config.privacy.randomizer != "laplace":
+        found: NDArray[np.float64] = gaussian_mus(budgets.epsilon, delta) / math.sqrt(reports)
+        return found
+    values, inverse = np.unique(budgets.epsilon, return_inverse=True)
+    each = np.array([laplace_alone(total, reports, delta) for total in values.tolist()])
+    return each[inverse.reshape(-1)]
 
 
 def _mus_of_sums(
@@ -157,7 +181,7 @@ def solved_totals(config: Config, totals: NDArray[np.float64]) -> NDArray[np.flo
     not cover.
     """
     values = np.unique(totals)
-    if config.privacy.release == "sum" or len(values) <= MAX_BALLS_TOLD_APART:
+    if not searched(config) or len(values) <= MAX_BALLS_TOLD_APART:
         return totals
 
     def levels(ratio: float) -> list[float]:
@@ -231,6 +255,8 @@ def expected_reports(config: Config, asked: int) -> int:
 
 def absent_reports(config: Config, asked: int) -> int:
     """Return how many honest ones of the reports that a round asks for may be absent."""
+    if against_everybody(config):
+        return 0
     assumed = config.privacy.assumed_honest
     arriving = expected_reports(config, asked)
     return honest_reports(assumed, asked) - honest_reports(assumed, arriving)
@@ -247,7 +273,10 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
     unsolved = {
         "privacy.randomizer": (
             privacy.randomizer,
-            _unsolved_randomizer(privacy.randomizer, summed=privacy.release == "sum"),
+            _unsolved_randomizer(
+                privacy.randomizer,
+                summed=privacy.release == "sum" and not against_everybody(config),
+            ),
         ),
         "privacy.calibration": (
             privacy.calibration,
@@ -257,13 +286,15 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
         "training.schedule": (
             config.training.schedule,
             "must be aggregate with totals: only whole rounds are planned"
-            * (config.training.schedule == "sequential"),
+            * (config.training.schedule == "sequential" and not against_everybody(config)),
         ),
     }
     for setting, (value, reason) in unsolved.items():
         if reason:
             remedy = "or give budgets of one report (budgets.of = 'report')"
             raise InvalidValueError(setting, value, reason, remedy)
+    if against_everybody(config):
+        return
     several = (
         config.clipping == "record" and privacy.unit == "record" and len(np.unique(records)) > 1
     )
