@@ -317,6 +317,26 @@ def test_a_target_is_not_solved_for_beside_totals(capsys: pytest.CaptureFixture[
     assert "does not go with totals of the run" in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("name", "rc"), [("rounds", 0), ("clients", 2), ("epsilon0", 2)])
+def test_a_target_is_solved_for_beside_a_file_of_reports(
+    name: str, rc: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a file fixes is not solved for."""
+    path, config = tmp_path / "budgets.csv", tmp_path / "config.toml"
+    path.write_text("client_id,epsilon,delta\n0,1,1e-5\n1,2,1e-5\n")
+    config.write_text(
+        "data = { clients = 2, records_per_client = 3 }\n"
+        'privacy = { unit = "client", personalization = "clipping", release = "sum" }\n'
+    )
+    asked = ["bound", str(config), "--budgets", str(path), "--epsilon", "3", "--solve-for", name]
+    assert main(asked) == rc
+    told = capsys.readouterr()
+    if rc:
+        assert told.err.count("\n") == 1 and "budgets.distribution = 'file'" in told.err
+    else:
+        assert told.out.startswith("run.rounds <= ")
+
+
 def test_what_cannot_be_met_says_for_whom_and_why() -> None:
     """Each reason names its clients, and what would help."""
     config = overridden_records(configured(2, 3, {"distribution": "listed", "epsilons": [1.0, 2.0]},
