@@ -25,11 +25,14 @@ def allowed_round(
     limits: Vector | None,
     absent: Callable[[Mask], int],
 ) -> Preview:
-    """Return the round of those of the `asked` clients that stay within their limits.
+    """Return the round of those of the `asked` clients that stay within their `limits`.
 
-    Of a batch of clients, `absent` says how many honest reports are planned not to arrive: within
-    the limits are those whom the others hide well enough without them. Nobody is left out for a
-    client that leaves later: who leaves hides nobody, and the rest is asked again.
+    `absent` says how many honest reports of a batch of clients are planned not to arrive. They
+    count as reports that hide nobody, so that a round is not thrown away because of them.
+
+    Who would exceed among all of them would exceed among fewer, who hide it less. So all who exceed
+    leave at once, and the others are asked again until nobody exceeds: nobody is left out who could
+    have stayed with the others that stay.
     """
 
     def with_absent(clients: Mask) -> Preview:
