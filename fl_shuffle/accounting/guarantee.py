@@ -100,4 +100,5 @@ def gain_at_most(ratio: float) -> str:
 
 def ratio_line(ratio: float) -> str:
     """How every output words `proof_over_attack`."""
-    return f"proven / lower = {ratio:.3g}: so much could a better proof gain, or a better attack"
+    most = gain_at_most(ratio)
+    return f"proven / lower = {most}: a better proof can lower epsilon by this factor at most"

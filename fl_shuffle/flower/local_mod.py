@@ -7,6 +7,7 @@ import logging
 import os
 from contextlib import nullcontext, suppress
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import torch
@@ -77,7 +78,8 @@ class LocalRandomizerMod:
             require_open_unit("delta0", delta0)
             self.scale = analytic_sigma(epsilon0, delta0, 2.0 * clip)
         else:
-            if require_real("delta0", delta0) != 0.0:
+            given: object = delta0
+            if isinstance(given, bool) or not isinstance(given, Real) or given != 0.0:
                 raise InvalidValueError("delta0", delta0, "must be 0 for Laplace noise")
             self.scale = 2.0 * clip / epsilon0
         self._clip = np.array([clip])
