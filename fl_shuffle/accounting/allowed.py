@@ -1,4 +1,4 @@
-"""Who may take part in a round: clients whose limits it keeps, whoever else is left out."""
+"""Who may take part in a round: clients whose limits it keeps when others are left out."""
 
 from __future__ import annotations
 

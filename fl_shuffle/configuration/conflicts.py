@@ -126,7 +126,7 @@ def _noise(config: Config) -> list[Conflict]:
         ),
         Conflict(
             "budgets.against",
-            "'everybody' needs training.participation = 1: clients that are drawn send as many "
+            "needs training.participation = 1: clients that are drawn send as many "
             "reports as the draws say, which nobody can plan for",
             "set training.participation = 1, or budgets.against = 'release'",
             found=budgets.against == "everybody" and config.training.participation < 1.0,

@@ -334,7 +334,7 @@ class BudgetsSection:
     those that `training.participation` asks"""
     against: str = one_of(("release", "everybody"))
     """whom a total holds against: the attacker of the headline (`release`, by `privacy.release`),
-    or `everybody`, also who opens the reports: a client's own noise alone then keeps it (`local`)"""
+    or `everybody`, also who opens the reports: a client's own noise alone then keeps it"""
     distribution: str = one_of(
         ("constant", "uniform", "unif1", "unif2", "unif3", "mixed", "groups", "listed", "file"),
         own="module",

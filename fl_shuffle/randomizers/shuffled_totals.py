@@ -127,7 +127,7 @@ class PlannedReports:
 
 def laplace_alone(total: float, rounds: int, delta: float) -> float:
     """Return the epsilon of one Laplace report with which `rounds` of them spend `total` at
-    `delta`, whoever looks.
+    `delta`, seen alone.
 
     Pure budgets add up; at delta they cost less, by the composition that is counted.
     """

@@ -74,7 +74,7 @@ def report_budgets(
 
 
 def against_everybody(config: Config) -> bool:
-    """Whether totals hold against whoever opens the reports, too: others hide nobody."""
+    """Whether totals hold against those who open the reports, too: others hide nobody."""
     return config.budgets.against == "everybody"
 
 
@@ -84,8 +84,8 @@ def searched(config: Config) -> bool:
 
 
 def _mus_alone(config: Config, budgets: Budgets, reports: int) -> NDArray[np.float64]:
-    """Return the parameter of each client's report, shape (clients,), with which so many `reports`
-    spend its total seen alone: for Gaussian noise mu(total, delta) / sqrt(reports)."""
+    """Return the parameter of each client's report, shape (clients,), with which this number of
+    `reports`, seen alone, spends its total: for Gaussian noise mu(total, delta) / sqrt(reports)."""
     delta = config.privacy.target_delta
     if config.privacy.randomizer != "laplace":
         found: NDArray[np.float64] = gaussian_mus(budgets.epsilon, delta) / math.sqrt(reports)
