@@ -11,7 +11,7 @@ from fl_shuffle.accounting.accountant import Accountant, Preview
 
 
 def exceeding(preview: Preview, limits: Vector | None) -> Mask:
-    """Which of the round's clients would exceed their `limits`, shape (n,); None where nobody has
+    """Return which of the round's clients would exceed their `limits`, shape (n,); None where nobody has
     one."""
     if limits is None:
         return np.zeros_like(preview.present)

@@ -79,8 +79,7 @@ class RunSection:
 
     @property
     def aggregate_noise(self) -> bool:
-        """Whether the noise of a round is one vector: a simulation in which no client makes a
-        report."""
+        """Whether the noise of a round is one vector: a simulation in which no client reports."""
         return self.noise == "per-sum"
 
 
@@ -402,7 +401,19 @@ class AppSection:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run, as resolved from a file and its overrides."""
+    """A whole run, as resolved from a file and its overrides.
+
+    Its attributes are the sections of the configuration, each with the settings of its table:
+    `run`, `data`, `model`, `training`, `server`, `privacy`, `budgets`, and `app`. The configuration
+    reference (docs/reference/configuration.md) lists every setting.
+
+    Examples
+    --------
+    >>> import fl_shuffle as fs
+    >>> config = fs.Config()
+    >>> config.privacy.unit, config.clipping, config.relation
+    ('record', 'record', 'replace-one')
+    """
 
     run: RunSection = field(default_factory=RunSection)
     data: DataSection = field(default_factory=DataSection)
@@ -434,7 +445,7 @@ class Config:
         return "replace-one" + " after the partition by label" * self.data.dealt_by_label
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain nested tables; unset optional values are left out, as TOML has no null."""
+        """Return plain nested tables; unset optional values are left out, as TOML has no null."""
         return {
             section.name: {
                 key: list(value) if isinstance(value, tuple) else value
@@ -445,5 +456,8 @@ class Config:
         }
 
     def to_json(self) -> str:
-        """The configuration as one JSON text, as it travels to the apps and into the ledger."""
+        """Return the configuration as one JSON text.
+
+        This is how it travels to the apps and into the ledger.
+        """
         return json.dumps(self.to_dict(), sort_keys=True)

@@ -113,12 +113,14 @@ class PlannedReports:
         return arrived - max(1, honest_reports(self.honest, arrived) - self.absent)
 
     def of_a_round(self, epsilon: Vector) -> Vector:
-        """The Gaussian-DP parameter of each of `rounds` equal rounds that spend `epsilon`."""
+        """Return the Gaussian-DP parameter of each of `rounds` equal rounds that spend
+        `epsilon`."""
         found: Vector = gaussian_mus(epsilon, np.full(len(epsilon), self.delta))
         return found / math.sqrt(self.rounds)
 
     def alone(self) -> Vector:
-        """The mu of one report with which its noise alone spends the total, shape (classes,)."""
+        """Return the mu of one report with which its noise alone spends the total, shape
+        (classes,)."""
         totals = np.array(self.totals)
         if self.noise != "laplace":
             return self.of_a_round(totals)
@@ -225,7 +227,7 @@ class Certified:
         return np.array([local_epsilon(law, asked.rounds, asked.delta) for law in laws])
 
     def _kinds(self, mu: Vector) -> dict[int, AnyRound]:
-        """What a round of those planned is to each class that it hides."""
+        """Return what a round of those planned is to each class that it hides."""
         asked = self._asked
         class_of = np.repeat(np.arange(len(mu)), asked.counts)
         view = ShuffledView(

@@ -41,7 +41,7 @@ total to a scale and back: inverse profiles and sums of squares (each below 1e-9
 
 
 def silent(text: str) -> None:
-    """Nobody listens."""
+    """Ignore the text: nobody listens."""
 
 
 def report_budgets(
@@ -74,12 +74,12 @@ def report_budgets(
 
 
 def against_everybody(config: Config) -> bool:
-    """Whether totals hold against those who open the reports, too: others hide nobody."""
+    """Return whether totals hold against those who open the reports, too: others hide nobody."""
     return config.budgets.against == "everybody"
 
 
 def searched(config: Config) -> bool:
-    """Whether the noise of totals is searched for, and not solved for in closed form."""
+    """Return whether the noise of totals is searched for, and not solved for in closed form."""
     return config.privacy.release == "reports" and not against_everybody(config)
 
 
@@ -138,7 +138,7 @@ def beside_a_jump(config: Config, totals: NDArray[np.float64], records: int) -> 
 def _solved_reports(
     config: Config, wanted: NDArray[np.float64], records: int, tell: Tell
 ) -> tuple[SolvedReports, NDArray[np.int64]]:
-    """What is solved for the reports of each level of totals, and the level of each client."""
+    """Return what is solved for the reports of each level of totals, and the level of each client."""
     privacy, share = config.privacy, config.training.participation
     solved = solved_totals(config, wanted)
     totals, level, counts = np.unique(solved, return_inverse=True, return_counts=True)
@@ -202,7 +202,8 @@ def solved_totals(config: Config, totals: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def solved_words(config: Config, totals: NDArray[np.float64]) -> str:
-    """What rounding totals down to levels costs, in words; empty where nothing is rounded."""
+    """Return what rounding totals down to levels costs, in words; empty where nothing is
+    rounded."""
     lost = 1.0 - solved_totals(config, totals) / totals
     if not lost.any():
         return ""
@@ -263,7 +264,7 @@ def absent_reports(config: Config, asked: int) -> int:
 
 
 def _share_of(share: float, clients: int) -> int:
-    """A share of 0.93 of 100 clients is 93 of them, whatever the product rounds to."""
+    """Return a share of 0.93 of 100 clients is 93 of them, whatever the product rounds to."""
     return math.floor(share * clients * (1.0 + 1e-12))
 
 
@@ -323,7 +324,7 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
 
 
 def _unsolved_randomizer(name: str, *, summed: bool) -> str:
-    """Why totals are not solved for with this randomizer; empty where they are."""
+    """Return why totals are not solved for with this randomizer; empty where they are."""
     if name == "gaussian" or (name == "laplace" and not summed):
         return ""
     if name == "declared":
