@@ -11,8 +11,10 @@ from fl_shuffle.accounting.accountant import Accountant, Preview
 
 
 def exceeding(preview: Preview, limits: Vector | None) -> Mask:
-    """Return which of the round's clients would exceed their `limits`, shape (n,); None where nobody has
-    one."""
+    """Return which of the round's clients would exceed their `limits`, shape (n,).
+
+    `limits` is None where nobody has one.
+    """
     if limits is None:
         return np.zeros_like(preview.present)
     return np.asarray(preview.present & ~(preview.client_epsilons() <= limits))

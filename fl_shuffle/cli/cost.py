@@ -175,7 +175,7 @@ def _totals_table(config: Config, found: Cost) -> list[str]:
 
 
 def _limit_lines(config: Config, found: Cost) -> list[str]:
-    """Return why some clients end far below their total, or nobody hides them, and what would help."""
+    """Return why clients end far below their total, or nobody hides them, and what would help."""
     lines = []
     short_of = [each for each in found.totals if each.epsilon < NEAR_TOTAL * each.total]
     jumping = [each for each in short_of if each.limited_by == "jump"]

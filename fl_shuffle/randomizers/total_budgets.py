@@ -138,7 +138,7 @@ def beside_a_jump(config: Config, totals: NDArray[np.float64], records: int) -> 
 def _solved_reports(
     config: Config, wanted: NDArray[np.float64], records: int, tell: Tell
 ) -> tuple[SolvedReports, NDArray[np.int64]]:
-    """Return what is solved for the reports of each level of totals, and the level of each client."""
+    """Return what is solved for reports of each level of totals, and the level of each client."""
     privacy, share = config.privacy, config.training.participation
     solved = solved_totals(config, wanted)
     totals, level, counts = np.unique(solved, return_inverse=True, return_counts=True)
