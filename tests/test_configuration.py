@@ -57,6 +57,15 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         ("privacy.unit=client privacy.calibration=as-published", "set privacy.unit = 'record'"),
         ("budgets.of=run budgets.delta=1e-6", "budgets.delta = 1e-06: is the delta of one report"),
         ("budgets.expected_share=0.9", "budgets.expected_share = 0.9: plans totals of the run"),
+        ("budgets.against=everybody", "budgets.against = 'everybody': says whom totals of the run"),
+        (
+            "budgets.of=run budgets.against=everybody budgets.expected_share=0.9",
+            "budgets.expected_share = 0.9: plans for absent clients",
+        ),
+        (
+            "budgets.of=run budgets.against=everybody training.participation=0.5",
+            "budgets.against = 'everybody': needs training.participation = 1",
+        ),
         ("budgets.distribution=file", "budgets.file = '': is missing"),
         ("budgets.distribution=uniform budgets.low=2", "budgets.low = 2.0: must be <= high = 1"),
         ("budgets.distribution=groups budgets.conservative_fraction=0.9", "must be at most 1 with"),
