@@ -87,7 +87,7 @@ class Budgets:
         return int(self.epsilon.size)
 
     def where(self, client: int) -> str:
-        """Where a client's budget stands, in words."""
+        """Return where a client's budget stands, in words."""
         if self.lines is None:
             return f"budget of client {client}"
         line, name = self.lines[client]
@@ -131,7 +131,8 @@ class Budgets:
         return totals if self.lifetime is None else np.minimum(totals, self.lifetime)
 
     def words(self) -> str:
-        """How many distinct budgets there are, and what rounding them to levels has changed."""
+        """Return how many distinct budgets there are, and what rounding them to levels has
+        changed."""
         now = distinct_budgets(self.epsilon, self.delta)
         low, high = float(self.epsilon.min()), float(self.epsilon.max())
         ends = f"epsilon {low:.4g}" + f" to {high:.4g}" * (low != high)
@@ -151,7 +152,7 @@ class Budgets:
 
 
 def distinct_budgets(epsilon: NDArray[np.float64], delta: NDArray[np.float64]) -> int:
-    """How many different (epsilon, delta) there are."""
+    """Return how many different (epsilon, delta) there are."""
     return int(np.unique(np.stack([epsilon, delta], axis=1), axis=0).shape[0])
 
 
@@ -191,7 +192,8 @@ def require_readable(config: Config) -> None:
 
 
 def are_totals(section: BudgetsSection) -> bool:
-    """Whether the section's budgets are totals of the run: it says so, or its file's columns do."""
+    """Return whether the section's budgets are totals of the run: it says so, or its file's columns
+    do."""
     if section.of == "run" or section.distribution != "file":
         return section.of == "run"
     require_file(section)
@@ -224,7 +226,8 @@ def _of_table(
     *,
     by_place: bool = False,
 ) -> Budgets:
-    """Budgets of a file's numbers [clients, columns - 1] under `header`, in the clients' order."""
+    """Return budgets of a file's numbers [clients, columns - 1] under `header`, in the clients'
+    order."""
     columns = dict(zip(header[1:], table.T, strict=True))
     lifetime, source = columns.get(LIFETIME), str(file)
     if "epsilon" in columns:
@@ -238,7 +241,8 @@ def _of_table(
 def make_budgets(
     section: BudgetsSection, clients: int, names: Sequence[str] | None = None
 ) -> Budgets:
-    """Budgets for `clients` clients as the section says; the same section gives the same budgets.
+    """Return budgets for `clients` clients as the section says; the same section gives the same
+    budgets.
 
     `names` are the clients' own, where they have any, for a file that calls them so. Raises
     `ConfigError` or `InvalidValueError` for a CSV or provider that does not fit, and `DataError`
@@ -312,7 +316,8 @@ def _provided(
 
 
 def round_down(budgets: Budgets, levels: int) -> Budgets:
-    """Budgets rounded *down* to at most `levels` values, so that more clients share a randomizer.
+    """Return budgets rounded *down* to at most `levels` values, so that more clients share a
+    randomizer.
 
     Clients are cut into groups of nearly equal size by epsilon; each group takes its smallest
     epsilon (and the smallest delta of all), so no budget grows. Clients of equal epsilon stay in
@@ -365,7 +370,7 @@ def read_budgets(
 
 
 def _lines_of(source: Path) -> tuple[tuple[str, ...], list[str], list[list[float]]]:
-    """The columns of a budgets file, and each line's id and numbers; line 2 is the first."""
+    """Return the columns of a budgets file, and each line's id and numbers; line 2 is the first."""
     header, rows = read_table(source, "budgets file", *HEADERS)
     ids: dict[str, int] = {}
     values = []
@@ -377,7 +382,8 @@ def _lines_of(source: Path) -> tuple[tuple[str, ...], list[str], list[list[float
 
 
 def names_of_lines(path: str | Path) -> list[str]:
-    """The names in a budgets file that is taken line by line; empty where numbers stand there."""
+    """Return the names in a budgets file that is taken line by line; empty where numbers stand
+    there."""
     _, rows = read_table(Path(path), "budgets file", *HEADERS)
     names = [row[0].strip() for _, row in rows]
     return [] if any(map(looks_like_number, names)) else names
@@ -386,7 +392,7 @@ def names_of_lines(path: str | Path) -> list[str]:
 def _places(
     source: Path, ids: list[str], clients: int, names: Sequence[str] | None
 ) -> tuple[list[int], bool]:
-    """Which client each line is for, and whether that is so by its place in the file alone.
+    """Return which client each line is for, and whether that is so by its place in the file alone.
 
     A line belongs to the client of its name. A whole number is a position instead only where no
     client's name looks like a number: between "client 3" and "the client called 3" nobody can
@@ -425,7 +431,7 @@ def _places(
 
 
 def _position(name: str) -> int | None:
-    """The position that a text stands for, or None; "3.0" is 3."""
+    """Return the position that a text stands for, or None; "3.0" is 3."""
     return whole_number(whole_text(name) or name)
 
 

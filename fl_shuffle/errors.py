@@ -15,7 +15,22 @@ from pathlib import Path
 
 
 class FlShuffleError(Exception):
-    """Root of every error this package raises on purpose; `exit_code` is the command's."""
+    """Root of every error that this package raises on purpose.
+
+    Attributes
+    ----------
+    exit_code : int
+        Exit code of the command.
+
+    Examples
+    --------
+    >>> import fl_shuffle as fs
+    >>> try:
+    ...     fs.bound(epsilon0=-1.0, clients=100, delta=1e-6)
+    ... except fs.FlShuffleError as error:
+    ...     print(error)
+    epsilon0 = -1.0: must be a finite number in [0, 200]
+    """
 
     exit_code = 2
 
@@ -33,7 +48,19 @@ def _as_it_was(
 
 
 class InvalidValueError(FlShuffleError, ValueError):
-    """A field holds a value that is not allowed."""
+    """A field holds a value that is not allowed.
+
+    Parameters
+    ----------
+    field : str
+        Name of the field.
+    value : object
+        The value.
+    allowed : str
+        What must hold for it.
+    remedy : str, optional
+        What to do.
+    """
 
     def __init__(self, field: str, value: object, allowed: str, remedy: str = "") -> None:
         self.field = field
@@ -81,8 +108,10 @@ class ProgramError(RunError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a run or a sweep; what was released is on record, and the `command` of the
-    same name can go on from `directory`."""
+    """Ctrl-C during a run or a sweep.
+
+    What was released is on record, and the `command` of the same name can go on from `directory`.
+    """
 
     def __init__(self, directory: Path, command: str = "simulate", note: str = "") -> None:
         self.directory = directory
@@ -134,7 +163,7 @@ def require_open_unit(field: str, value: object) -> float:
 
 
 def text_of(told: object) -> str:
-    """What a user's exception or error says: asking it may fail in its turn."""
+    """Return what a user's exception or error says: asking it may fail in its turn."""
     try:
         return str(told)
     except Exception:
@@ -142,7 +171,7 @@ def text_of(told: object) -> str:
 
 
 def first_line(told: object) -> str:
-    """The first line of that: libraries' errors may have many."""
+    """Return the first line of that: libraries' errors may have many."""
     return (text_of(told).strip().splitlines() or [""])[0]
 
 
@@ -168,7 +197,7 @@ def require_choice(field: str, value: object, choices: Iterable[str]) -> str:
 
 
 def suggestion(value: object, options: Iterable[str]) -> str:
-    """A "did you mean" phrase for the nearest option, or an empty string.
+    """Return a "did you mean" phrase for the nearest option, or an empty string.
 
     Case, hyphens, and underscores do not count: `FashionMNIST` is near `fashion-mnist`.
     """

@@ -35,12 +35,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientSpend:
-    """One client's spend in nats at `delta`, for replacing one unit of it.
+    """One client's spend, for replacing one unit of the client.
 
-    `epsilon` is proven, in the column that matches what the run releases: `shuffled_epsilon` counts
-    the shuffler, `sum_epsilon` holds against an attacker who sees only sums (NaN where nothing is
-    proven of them), `local_epsilon` is its own noise alone. `epsilon0` and `delta0` are the local
-    budget of one of its reports.
+    Attributes
+    ----------
+    client_id : int
+        Number of the client, 0 to clients - 1.
+    rounds : int
+        Number of rounds in which a report of it was released.
+    epsilon : float
+        Proven epsilon, in nats at `delta`, in the column that matches what the run releases.
+    shuffled_epsilon : float
+        Proven epsilon against an attacker who sees the shuffled reports.
+    sum_epsilon : float
+        Proven epsilon against an attacker who sees only sums; NaN where nothing is proven of them.
+    local_epsilon : float
+        Epsilon of the client's own noise alone.
+    delta : float
+        Delta of these four epsilons.
+    epsilon0, delta0 : float
+        Local budget of one of its reports.
     """
 
     client_id: int
@@ -61,7 +75,19 @@ BILL = tuple(each.name for each in fields(ClientSpend) if each.name != "epsilon"
 
 
 class ClientLedger:
-    """A run's ledger, with every client's privacy recomputed from it."""
+    """A run's ledger, with every client's privacy recomputed from it.
+
+    `Result.ledger` returns it.
+
+    Parameters
+    ----------
+    directory : Path
+        Run directory.
+
+    Notes
+    -----
+    Epsilons are cumulative, in nats at the run's delta, for replace-one neighbors.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.record: RunRecord = read_run(directory)
@@ -71,11 +97,22 @@ class ClientLedger:
         return clients_table(self.record, recount=True)
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
-        """Return one row for each client, computed again: columns of equal length."""
+        """Return one row for each client, computed again: columns of equal length.
+
+        Returns
+        -------
+        dict of str to ndarray, shape (clients,)
+            Client number, rounds, and the epsilon of each column, in nats at the run's delta.
+        """
         return RenamedKeys(self._table, OLD_CSV)
 
     def to_frame(self) -> DataFrame:
         """Return `to_dict()` as a pandas data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row for each client.
 
         Raises
         ------
@@ -94,7 +131,23 @@ class ClientLedger:
         return len(self.record.totals.rounds)
 
     def client(self, number: int) -> ClientSpend:
-        """Return the spend of client `number` (0 to clients - 1). Raises `InvalidValueError`."""
+        """Return the spend of one client.
+
+        Parameters
+        ----------
+        number : int
+            Number of the client, 0 to clients - 1.
+
+        Returns
+        -------
+        ClientSpend
+            Its rounds, epsilons, and local budget.
+
+        Raises
+        ------
+        InvalidValueError
+            If there is no such client.
+        """
         require_integer("client", number, minimum=0, maximum=len(self) - 1)
         own = {name: column[number].item() for name, column in self._table.items()}
         own["client_id"] = own["client"]
@@ -115,8 +168,8 @@ class ClientLedger:
         -------
         SpendHistory
             Epsilons (nats, at the run's delta) in arrays of shape (rounds, clients), one for each
-            column; `epsilon` is the column that matches what the run releases. The last row is
-            what `client` gives.
+            column; `epsilon` is the column that matches what the run releases. The last row is what
+            `client` gives.
 
         Raises
         ------
@@ -125,8 +178,16 @@ class ClientLedger:
 
         Examples
         --------
-        With `result` of the quickstart, `result.ledger.history().epsilon` has the shape (30, 718),
-        and `result.ledger.history([17]).to_frame()` holds client 17 alone.
+        >>> import tempfile
+        >>> import fl_shuffle as fs
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = fs.simulate(overrides={"run.rounds": 2, "run.out": folder})
+        ...     history = result.ledger.history([17])
+        ...     last = result.ledger.client(17)
+        >>> history.epsilon.shape
+        (2, 1)
+        >>> bool(history.epsilon[-1, 0] == last.epsilon)
+        True
         """
         from fl_shuffle.report.history import spend_history
 
@@ -138,9 +199,36 @@ class ClientLedger:
 
 
 class Result:
-    """A finished run. `directory` is its folder; everything else is read from its ledger.
+    """A finished run, read from its run directory.
 
-    Raises `RunError` if the folder holds no finished run.
+    `fl_shuffle.simulate`, `fl_shuffle.resume`, and sweeps return results. To open an earlier run,
+    pass its directory.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Run directory.
+
+    Raises
+    ------
+    RunError
+        If the directory holds no finished run.
+
+    Notes
+    -----
+    Epsilons are in nats, for replace-one neighbors that differ in one `privacy.unit`. Reading a
+    result changes nothing in the run directory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import fl_shuffle as fs
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = fs.simulate(overrides={"run.rounds": 2, "run.out": folder}).directory
+    ...     result = fs.Result(path)
+    ...     spend = result.ledger.client(17)
+    >>> print(result.headline, spend.rounds, round(spend.epsilon, 3), spend.delta)
+    shuffled 2 0.246 1e-05
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -164,26 +252,37 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """The proven epsilon (nats, at `delta`) of the most exposed client, in the column that
-        matches what the run releases (`headline`); NaN if nothing was released."""
+        """The proven epsilon (nats, at `delta`) of the most exposed client.
+
+        It is that of the column that matches what the run releases (`headline`); NaN if nothing was
+        released.
+        """
         return _known(self._view.epsilon)
 
     @property
     def headline(self) -> str | None:
-        """The column of `epsilon`: `shuffled` where shuffled reports are seen, `sum` where only
-        sums are, `none` without any privacy; None if nothing was released."""
+        """The column of `epsilon`; None if nothing was released.
+
+        `shuffled` where shuffled reports are seen, `sum` where only sums are, `none` without any
+        privacy.
+        """
         return self._view.headline if self._view.last_round else None
 
     @property
     def sum_epsilon(self) -> float:
-        """The proven epsilon of the most exposed client against an attacker who sees only sums; NaN
-        where nothing is proven of them."""
+        """The proven epsilon of the most exposed client against an attacker who sees only sums.
+
+        NaN where nothing is proven of them.
+        """
         return _known(self._view.spent("sum"))
 
     @property
     def sum_epsilon_add_remove(self) -> float:
-        """`sum_epsilon` in another relation, to compare with accountants of central DP-SGD: a unit
-        taken out instead of replaced. No guarantee of this run; NaN where it does not apply."""
+        """`sum_epsilon` for add-remove neighbors, to compare with accountants of central DP-SGD.
+
+        A unit is taken out instead of replaced. No guarantee of this run; NaN where it does not
+        apply.
+        """
         return _known(self._view.sum_add_remove)
 
     @property
@@ -203,9 +302,11 @@ class Result:
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[Any]]:
-        """Columns of equal length, one row a round, NaN where there is no number; `round` and
-        `num_reports` are whole numbers, the rest float64. `pandas.DataFrame` takes them as they
-        are."""
+        """Columns of metrics.csv: arrays of shape (rounds,), NaN where there is no number.
+
+        `round` and `num_reports` are whole numbers, the rest float64. `pandas.DataFrame` takes them
+        as they are.
+        """
         return self._view.table()
 
     @cached_property
@@ -217,12 +318,38 @@ class Result:
     def to_dp_accounting(
         self, *, client: int, discretization: float = 1e-4
     ) -> PrivacyLossDistribution:
-        """What the run has cost this client, as a privacy loss distribution of Google's
-        dp-accounting, to compose with whatever else it takes part in: of the rounds in which its
-        reports were released, among those that arrived, in the column of `headline`.
+        """Return what the run has cost one client, as a distribution of Google's dp-accounting.
 
-        The relation is REPLACE_ONE. Raises as `fl_shuffle.to_dp_accounting`, and
-        `InvalidValueError` for a client that there is not.
+        It composes with whatever else the client takes part in. It is of the rounds in which the
+        client's reports were released, among those that arrived, in the column of `headline`.
+
+        Parameters
+        ----------
+        client : int
+            Number of the client, 0 to clients - 1.
+        discretization : float, default 1e-4
+            Step of the grid of privacy losses, in nats, 1e-6 to 1.
+
+        Returns
+        -------
+        PrivacyLossDistribution
+            A distribution that dominates the client's reports of all rounds.
+
+        Raises
+        ------
+        InvalidValueError
+            If there is no such client, or `discretization` is out of range.
+        ConfigError
+            If dp-accounting is not installed.
+
+        Notes
+        -----
+        Neighbors: replace-one (REPLACE_ONE in dp-accounting). Direction of error: losses are
+        rounded up.
+
+        See Also
+        --------
+        fl_shuffle.to_dp_accounting : The same for a bound.
         """
         from fl_shuffle.accounting.numerics import dp_accounting_export as export
 
@@ -235,16 +362,33 @@ class Result:
     def model(self) -> nn.Module:
         """The final model, rebuilt from the configuration (which loads the data for its shapes).
 
-        Raises `RunError` for a run of your own ServerApp, whose model only you can build.
+        Raises
+        ------
+        RunError
+            For a run of your own ServerApp, whose model only you can build.
         """
         return load_model(self.directory)
 
     @with_one_blas_thread
     def report(self, path: str | Path | None = None, *, clients: Sequence[int] = ()) -> Path:
-        """Write the run's privacy report, one HTML page; returns where it is.
+        """Write the run's privacy report, one HTML page.
 
-        The page shows the spend of these `clients`, by their numbers, one by one. Raises
-        `InvalidValueError` for a number that no client has.
+        Parameters
+        ----------
+        path : str or Path, optional
+            File to write. By default, a file in the run directory.
+        clients : sequence of int, optional
+            Numbers of clients whose spend the page shows one by one.
+
+        Returns
+        -------
+        Path
+            Where the page is.
+
+        Raises
+        ------
+        InvalidValueError
+            For a number that no client has.
         """
         from fl_shuffle.report.page import write_report
 
@@ -275,6 +419,16 @@ def load_model(directory: str | Path, *, round_number: int | None = None) -> nn.
     RunError
         If the folder holds no such model, or the run has a ServerApp of your own, whose model only
         you can build.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import fl_shuffle as fs
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = fs.simulate(overrides={"run.rounds": 1, "run.out": folder}).directory
+    ...     model = fs.load_model(path)
+    >>> model.training
+    False
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

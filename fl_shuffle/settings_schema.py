@@ -77,7 +77,7 @@ class Setting:
         return self.high if self.below is None else self.below
 
     def check(self, name: str, value: Any) -> Any:
-        """The value as the field holds it. Raises `InvalidValueError` naming it `name`."""
+        """Return the value as the field holds it. Raises `InvalidValueError` naming it `name`."""
         if value is None and self.default is None:
             return None
         if self.read is not None:
@@ -85,7 +85,7 @@ class Setting:
         return _CHECKS[self.kind](self, name, value)
 
     def typed(self, text: str) -> Any:
-        """A word of the command line as the field's type; `ValueError` where it is none."""
+        """Return a word of the command line as the field's type; `ValueError` where it is none."""
         if self.read is not None or self.kind not in ("int", "float", "int | float"):
             return text
         whole = self.kind == "int" or (self.kind != "float" and text.strip("+-").isdecimal())
@@ -117,7 +117,7 @@ class Setting:
 
 
 def setting(default: Any, *, flag: str = "", **allowed: Any) -> Any:
-    """A field: its default, and what it allows (see `Setting`)."""
+    """Return a field: its default, and what it allows (see `Setting`)."""
     flag, _, metavar = flag.partition(" ")
     metadata = {"setting": Setting(flag=flag, **{"metavar": metavar, **allowed})}
     if isinstance(default, dict):
@@ -126,14 +126,14 @@ def setting(default: Any, *, flag: str = "", **allowed: Any) -> Any:
 
 
 def one_of(choices: Sequence[str], **allowed: Any) -> Any:
-    """A field that holds one of these words, by default the first."""
+    """Return a field that holds one of these words, by default the first."""
     return setting(choices[0], choices=tuple(choices), **allowed)
 
 
 @cache
 def texts_of(section: Any) -> dict[str, str]:
-    """What each field of a section is: the text that stands below it in the source, which is read
-    when somebody wants to know."""
+    """Return what each field of a section is: the text that stands below it in the source, which is
+    read when somebody wants to know."""
     try:
         source = inspect.getsource(sys.modules[section.__module__])
     except OSError:  # compiled alone
@@ -150,7 +150,7 @@ def texts_of(section: Any) -> dict[str, str]:
 
 
 def settings_of(section: Any) -> dict[str, Setting]:
-    """The fields of a section, by name."""
+    """Return the fields of a section, by name."""
     found: dict[str, Setting] | None = section.__dict__.get("_settings")
     if found is None:
         found = {
@@ -167,7 +167,8 @@ def settings_of(section: Any) -> dict[str, Setting]:
 
 
 def read(section: Callable[..., Q], values: Mapping[str, Any], prefix: str, what: str) -> Q:
-    """The section with these values. Raises `ConfigError` for a key that it does not have."""
+    """Return the section with these values. Raises `ConfigError` for a key that it does not
+    have."""
     known = settings_of(section)
     for key in values:
         require_known(what, key, known)
@@ -188,7 +189,7 @@ def add_options(
     names: Iterable[str] = (),
     short: bool = False,
 ) -> None:
-    """An option for each field (`names`: of these alone), with `short` for those that have a
+    """Add an option for each field (`names`: of these alone), with `short` for those that have a
     short one; what is not given is not in the namespace. The parser knows the action `once`."""
     texts = texts_of(section)
     for each in settings_of(section).values():
@@ -214,7 +215,7 @@ def _word(each: Setting) -> Callable[[str], Any]:
 
 
 def given(arguments: Any, section: Any) -> dict[str, Any]:
-    """The fields that were given as options, with their values."""
+    """Return the fields that were given as options, with their values."""
     found = {name: getattr(arguments, name, None) for name in settings_of(section)}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -235,13 +236,13 @@ def asks(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, R
 
 
 def words_of(section: Any, name: str) -> list[str]:
-    """What a field is, what it allows, and with which other one it counts."""
+    """Return what a field is, what it allows, and with which other one it counts."""
     each = settings_of(section)[name]
     return [text for text in (texts_of(section)[name], each.range, each.condition) if text]
 
 
 def as_toml(value: Any) -> str:
-    """A default as TOML has it, texts bare; what is not set has no value there."""
+    """Return a default as TOML has it, texts bare; what is not set has no value there."""
     if value is None:
         return "(not set)"
     if isinstance(value, bool):
@@ -252,8 +253,8 @@ def as_toml(value: Any) -> str:
 
 
 def json_ready(value: Any) -> Any:
-    """A value as JSON has it: of a dataclass its fields, and the properties that its `JSON` names;
-    infinity, which JSON does not have, is the text "inf"."""
+    """Return a value as JSON has it: of a dataclass its fields, and the properties that its `JSON`
+    names; infinity, which JSON does not have, is the text "inf"."""
     if dataclasses.is_dataclass(value):
         names = [*(each.name for each in dataclasses.fields(value)), *getattr(value, "JSON", ())]
         value = {name: getattr(value, name) for name in names}

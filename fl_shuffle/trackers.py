@@ -44,11 +44,12 @@ class Tracker(Protocol):
     def __call__(self, event: RunEvent) -> None: ...
 
     def close(self) -> None:
-        """The run has ended, perhaps without a `RunFinished`. Called once."""
+        """Close it: the run has ended, perhaps without a `RunFinished`. Called once."""
 
 
 def make_tracker(name: str) -> Tracker:
-    """A shipped tracker, or what the user's `module:function` returns when called with nothing.
+    """Return a shipped tracker, or what the user's `module:function` returns when called with
+    nothing.
 
     Raises `ConfigError` for another name, a library that is missing, and what is no tracker.
     """
@@ -68,7 +69,8 @@ def make_tracker(name: str) -> Tracker:
 
 @contextmanager
 def tracking(names: Sequence[str], also: Tracker | None = None) -> Iterator[Observer]:
-    """An observer that hands each event to `also` and to every tracker, all closed afterwards."""
+    """Yield an observer that hands each event to `also` and to every tracker, all closed
+    afterwards."""
     with ExitStack() as stack:
         trackers = list[Tracker]()
         for tracker in chain([also] if also else [], map(make_tracker, dict.fromkeys(names))):
@@ -83,7 +85,7 @@ def tracking(names: Sequence[str], also: Tracker | None = None) -> Iterator[Obse
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the values that are finite numbers."""
+    """Return those of the values that are finite numbers."""
     return {
         name: float(value)
         for name, value in numbers.items()
@@ -107,17 +109,17 @@ class _Library(Watcher):
         self.done = isinstance(event, RunFinished)
 
     def when(self, step: int, per_second: float = 1.0) -> float:
-        """Now, in seconds or parts of them."""
+        """Return the present time, in seconds or parts of them."""
         return per_second * time.time() if publishes_times(self.run.config) else float(step)
 
     def round(self, outcome: RoundOutcome) -> None:
-        """The round's numbers."""
+        """Log the round's numbers."""
         found: dict[str, Any] = {**outcome.metrics, "num_reports": float(outcome.spend.num_reports)}
         found |= {f"epsilon/{name}": each.worst for name, each in outcome.spend.columns.items()}
         self.log(finite(found), outcome.round_number)
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        """Numbers of a round."""
+        """Log numbers of a round."""
         raise NotImplementedError
 
 
@@ -141,12 +143,12 @@ class TensorboardTracker(_Library):
         self._text("configuration", self.run.config.to_dict())
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        """A scalar each."""
+        """Log a scalar each."""
         for name, value in numbers.items():
             self.library.add_scalar(name, value, step, walltime=self.when(step))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """As text."""
+        """Log the summary as text."""
         self._text("summary", summary)
 
     def close(self) -> None:
@@ -175,7 +177,7 @@ class MlflowTracker(_Library):
     _run = ""
 
     def start(self) -> None:
-        """A run of the experiment, with its settings."""
+        """Start a run of the experiment, with its settings."""
         from mlflow.tracking import MlflowClient
 
         self.library = MlflowClient()
@@ -189,13 +191,13 @@ class MlflowTracker(_Library):
         self.library.set_tag(self._run, "run_directory", str(self.run.directory))
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        """A metric each."""
+        """Log a metric each."""
         now = int(self.when(step, 1000.0))
         for name, value in numbers.items():
             self.library.log_metric(self._run, name, value, timestamp=now, step=step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The final numbers, and what they stand for."""
+        """Log the final numbers, and what they stand for."""
         self.log(finite({f"final/{name}": summary[name] for name in FINAL}), summary["rounds"])
         for name in ("headline", "unit", "relation", "release"):
             self.library.set_tag(self._run, name, str(summary[name]))
@@ -217,7 +219,7 @@ class WandbTracker(_Library):
     """
 
     def start(self) -> None:
-        """A run of the project, with its configuration."""
+        """Start a run of the project, with its configuration."""
         import wandb
 
         if not publishes_times(self.run.config):
@@ -236,11 +238,11 @@ class WandbTracker(_Library):
         )
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        """All at once."""
+        """Log all at once."""
         self.library.log(numbers, step=step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The final numbers."""
+        """Log the final numbers."""
         self.library.summary.update(finite({name: summary[name] for name in FINAL}))
 
     def close(self) -> None:

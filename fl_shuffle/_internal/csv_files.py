@@ -45,7 +45,8 @@ def read_table(
 
 
 def read_rows(path: Path, what: str) -> list[list[str]]:
-    """The rows of a UTF-8 file, with or without a byte-order mark; blank lines at its end left out.
+    """Return the rows of a UTF-8 file, with or without a byte-order mark; blank lines at its end
+    left out.
 
     Raises `ConfigError`, naming `what` it is and the file, where there is none, or it is no text.
     """
@@ -70,21 +71,21 @@ def read_rows(path: Path, what: str) -> list[list[str]]:
 
 
 def content_of(path: Path) -> bytes:
-    """A file's bytes, as far as it may be a table: not more than the first of one that is no text
-    (`/dev/zero`). Raises `OSError`."""
+    """Return a file's bytes, as far as it may be a table: not more than the first of one that is no
+    text (`/dev/zero`). Raises `OSError`."""
     with path.open("rb") as file:
         content = file.read(FIRST_BYTES)
         return content if b"\0" in content else content + file.read(MOST_BYTES)
 
 
 def whole_number(cell: str) -> int | None:
-    """A whole number >= 0 in decimal digits, or None. Python's own `1_0` is none."""
+    """Return a whole number >= 0 in decimal digits, or None. Python's own `1_0` is none."""
     found = re.fullmatch(r"\+?([0-9]{1,18})", cell.strip())
     return None if found is None else int(found.group(1))
 
 
 def whole_text(cell: str) -> str | None:
-    """The decimal digits of a text that is a whole number ("12", "-3", "12.0"), or None.
+    """Return the decimal digits of a text that is a whole number ("12", "-3", "12.0"), or None.
 
     Leading zeros are part of a name: "007" is none.
     """
@@ -93,12 +94,13 @@ def whole_text(cell: str) -> str | None:
 
 
 def looks_like_number(cell: str) -> bool:
-    """Whether somebody may have meant a number: a mistake in one is then not taken for a name."""
+    """Return whether somebody may have meant a number: a mistake in one is then not taken for a
+    name."""
     return re.fullmatch(r"[-+0-9_.eE]+", cell) is not None
 
 
 def real_number(cell: str) -> float | None:
-    """A number as `float` reads it (infinite and NaN too), or None; `1_0` is none."""
+    """Return a number as `float` reads it (infinite and NaN too), or None; `1_0` is none."""
     if "_" in cell:
         return None
     try:

@@ -65,7 +65,7 @@ def open_private(path: Path, mode: str) -> IO[str]:
 def said_in_one_line(
     path: Path, use: str = "written", kind: type[FlShuffleError] = RunError
 ) -> Iterator[None]:
-    """What goes wrong when a path is put to this use is an error of this kind."""
+    """Raise what goes wrong when a path is put to this use as an error of this kind."""
     try:
         yield
     except FlShuffleError:
@@ -76,7 +76,7 @@ def said_in_one_line(
 
 
 def unfinished_name(path: Path) -> Path:
-    """What the file at `path` is called while it is being written."""
+    """Return what the file at `path` is called while it is being written."""
     return path.with_name(path.name + UNFINISHED)
 
 

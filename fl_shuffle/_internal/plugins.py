@@ -70,7 +70,7 @@ def _no_module(path: str, name: str, field: str) -> ConfigError:
 
 
 def load_function(path: str, *arguments: str, field: str) -> Any:
-    """As `load_attribute`, of something that can be called with these arguments in this order.
+    """Load what `load_attribute` does, if it can be called with these arguments in this order.
 
     Raises `ConfigError` as well where it cannot.
     """
@@ -113,7 +113,7 @@ def registered(group: str) -> dict[str, str]:
 
 
 def installed(library: str) -> bool:
-    """Whether `library` can be imported; it is not."""
+    """Return whether `library` can be imported; it is not."""
     return find_spec(library) is not None
 
 
@@ -140,7 +140,7 @@ def data_frame(columns: Mapping[str, Any]) -> DataFrame:
 
 
 def requirements(extra: str = "") -> list[str]:
-    """The requirements of this package, as pip takes them: of one extra, or of no extra.
+    """Return the requirements of this package, as pip takes them: of one extra, or of no extra.
 
     Empty where the package was copied and not installed, as into a Flower app's bundle.
     """

@@ -35,8 +35,8 @@ _OTHERS_WRITE: Final = 0o022
 
 
 def cache_folder() -> Path | None:
-    """`$FL_SHUFFLE_CACHE`, else `$XDG_CACHE_HOME`/fl-shuffle or ~/.cache/fl-shuffle; None where it
-    is turned off. Raises `RuntimeError` without a home folder."""
+    """Return `$FL_SHUFFLE_CACHE`, else `$XDG_CACHE_HOME`/fl-shuffle or ~/.cache/fl-shuffle; None
+    where it is turned off. Raises `RuntimeError` without a home folder."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return None if named == OFF else Path(named)
@@ -70,7 +70,7 @@ class PrivateCache:
         return True
 
     def read(self, path: Path) -> bytearray | None:
-        """What `write` put there; None if it is missing or cannot be trusted."""
+        """Return what `write` put there; None if it is missing or cannot be trusted."""
         try:
             # A link or a pipe that somebody put there is not followed, nor waited for.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -94,7 +94,7 @@ class PrivateCache:
         return body
 
     def write(self, path: Path, body: bytes | memoryview) -> None:
-        """All of it or nothing, also where several processes write the same file."""
+        """Write all of it or nothing, also where several processes write the same file."""
         try:
             # Made with mode 600.
             number, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)

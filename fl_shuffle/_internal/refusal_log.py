@@ -42,7 +42,8 @@ class RefusalLog:
 
 
 def one_line(text: str) -> str:
-    """The text as one line of printable ASCII, shortened: a peer may have chosen parts of it."""
+    """Return the text as one line of printable ASCII, shortened: a peer may have chosen parts of
+    it."""
     printable = " ".join(text.split()).encode("ascii", "backslashreplace").decode()
     shown = "".join(each if each.isprintable() else "?" for each in printable)
     return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."

@@ -75,15 +75,16 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def with_new_keys(table: Any, old: Mapping[str, str]) -> Any:
-    """The table with its old keys (`old`: old -> new) under their new names; what is no table, as
-    it is."""
+    """Return the table with its old keys (`old`: old -> new) under their new names; what is no
+    table, as it is."""
     if not isinstance(table, Mapping):
         return table
     return {old.get(name, name): value for name, value in table.items()}
 
 
 def with_old_keys(table: Mapping[str, V], old: Mapping[str, str]) -> dict[str, V]:
-    """The table with the values of renamed keys under their old names, too, behind the others."""
+    """Return the table with the values of renamed keys under their old names, too, behind the
+    others."""
     return {**table, **{name: table[new] for name, new in old.items() if new in table}}
 
 

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread of each inside; the caller's own numbers after."""
+    """Use one thread of each inside; the caller's own numbers after."""
     import torch
 
     before = torch.get_num_threads()
@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_one_thread() -> None:
-    """One thread of each from now on, in a process that is a run's own."""
+    """Use one thread of each from now on, in a process that is a run's own."""
     import torch
 
     torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def keep_one_thread() -> None:
 
 
 def on_all_cores(work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
-    """`[work(part) for part in parts]`, in that order, one thread per core.
+    """Return `[work(part) for part in parts]`, in that order, one thread per core.
 
     Each thread computes with one torch thread, so that a part's result has the same bits on every
     machine. The first part that raises ends it with that error.
@@ -59,7 +59,7 @@ def on_all_cores(work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
 
 
 def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, computed in one thread of NumPy's linear algebra."""
+    """Return the same function, computed in one thread of NumPy's linear algebra."""
 
     @wraps(function)
     def alone(*arguments: P.args, **options: P.kwargs) -> R:
@@ -70,7 +70,7 @@ def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
-    """One thread from the call on, until the context is left."""
+    """Keep to one thread from the call on, until the context is left."""
     import_module("numpy")  # what is loaded later would not be limited
     if not installed("threadpoolctl"):
         # The accountant alone, with NumPy and SciPy: other last digits at most.

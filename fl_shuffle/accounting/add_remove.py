@@ -15,8 +15,8 @@ ADD_REMOVE_WORDS = (
 
 
 def add_remove_epsilon(epsilon: float, delta: float) -> float | None:
-    """What Gaussian sums cost a unit that is taken out, if replacing it costs `epsilon`: nats, at
-    `delta` both, rounded up; None beyond `MAX_MU_EPSILON`.
+    """Return what Gaussian sums cost a unit that is taken out, if replacing it costs `epsilon`:
+    nats, at `delta` both, rounded up; None beyond `MAX_MU_EPSILON`.
 
     A mean in a ball around zero becomes zero and moves half as far as one that becomes any other of
     the ball; the noise, that client's own included, stays in the sums. So the Gaussian-DP parameter
@@ -41,8 +41,8 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float | None:
 def add_remove_of(
     config: Mapping[str, Mapping[str, Any]], epsilon: float | None, delta: float
 ) -> float | None:
-    """`add_remove_epsilon` of sums that cost `epsilon` under this configuration's tables; None
-    where it does not apply, or nothing is known of the sums.
+    """Return `add_remove_epsilon` of sums that cost `epsilon` under this configuration's tables;
+    None where it does not apply, or nothing is known of the sums.
 
     It applies to Gaussian noise where a unit's own share of a report is clipped: to whole updates,
     and to records that are clipped one by one. What an average is clipped to afterwards

@@ -45,8 +45,8 @@ def run_assumptions(
     discrete: bool = False,
     declared: bool = False,
 ) -> tuple[str, ...]:
-    """The sentences that belong to a run with this `run.entropy`, trust and `run.noise`; `sums`:
-    its column `sum` says something; `discrete`: its noise is discrete; `declared`: clients
+    """Return the sentences that belong to a run with this `run.entropy`, trust and `run.noise`;
+    `sums`: its column `sum` says something; `discrete`: its noise is discrete; `declared`: clients
     declare what their own training adds."""
     law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
     if noise == "per-sum":

@@ -14,7 +14,8 @@ PRECISION = 1e-3
 def bisected(
     holds: Callable[[float], bool], good: float, bad: float, relative: float
 ) -> tuple[float, float]:
-    """(a point at which `holds` was seen to be true, one at which it was not), that near together.
+    """Return (a point at which `holds` was seen to be true, one at which it was not), that near
+    together.
 
     `good` and `bad`, in any order, are taken to be such points already.
     """
@@ -33,7 +34,7 @@ def furthest(
     whole: bool,
     upwards: bool,
 ) -> float | None:
-    """The largest number (the smallest, unless `upwards`) that was seen to have something to
+    """Return the largest number (the smallest, unless `upwards`) that was seen to have something to
     `spare`, from `least` to `most`; None of none.
 
     `spare` is monotone, finite, and about linear in the number's logarithm.

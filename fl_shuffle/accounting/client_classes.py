@@ -1,5 +1,7 @@
-"""Who sends what: clients whose vector reports look alike, and a shuffled batch as one of them
-sees it, which is the event that is counted."""
+"""Who sends what: clients whose vector reports look alike, and a shuffled batch.
+
+A batch as one of its clients sees it is the event that is counted.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,38 @@ class LocalMechanism(NamedTuple):
 class ClientClass:
     """Clients with identical randomizers: what one report of theirs is to the accountant.
 
-    `noise` is `gaussian`, `laplace`, `user` (no known distribution: the declared local budget
-    counts), `declared` (what a client's own training did to its records is as good as one Gaussian
-    mechanism of this `scale` and `sensitivity`, as it says; nothing is known of its report),
-    `discrete-gaussian` (the mean, a point of the public grid of step `step`, plus discrete Gaussian
-    noise of this `scale` on the grid) or `none` (the mean itself: nothing is promised, and
-    `epsilon0` is infinite). `scale` is the Gaussian standard deviation or the Laplace scale b of
-    each coordinate; `radius` bounds the norm of the mean report before noise (l2 for Gaussian, l1
-    for Laplace); `sensitivity` bounds how far that mean moves when one unit is replaced.
-    `epsilon0`, `delta0` are the budget the client asked for, which the noise may or may not
-    deliver. `count`: how many of them there are, where a batch is told by its classes.
+    Parameters
+    ----------
+    noise : str
+        "gaussian"; "laplace"; "user" (no known distribution: the declared local budget counts);
+        "declared" (what a client's own training did to its records is as good as one Gaussian
+        mechanism of this `scale` and `sensitivity`, as it says; nothing is known of its report);
+        "discrete-gaussian" (the mean, a point of the public grid of step `step`, plus discrete
+        Gaussian noise of this `scale` on the grid); or "none" (the mean itself: nothing is
+        promised, and `epsilon0` is infinite).
+    scale : float
+        Gaussian standard deviation, or Laplace scale b, of each coordinate.
+    radius : float
+        Bound on the norm of the mean report before noise (l2 for Gaussian, l1 for Laplace).
+    sensitivity : float
+        Bound on how far that mean moves when one unit is replaced.
+    epsilon0, delta0 : float, default 0.0
+        Budget that the client asked for, which the noise may or may not deliver. Epsilon in nats.
+    records : int, default 1
+        Number of records of a client.
+    count : int, default 1
+        How many of these clients there are, where a batch is described by its classes.
+
+    Raises
+    ------
+    InvalidValueError
+        For a value out of range.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import ClientClass
+    >>> ClientClass("gaussian", scale=4.0, radius=1.0, sensitivity=2.0).exposure
+    0.5
     """
 
     noise: str
@@ -95,8 +119,7 @@ class ClientClass:
 
     @property
     def exposure(self) -> float:
-        """Return how far replacing one unit moves the mean, in noise standard deviations
-        (Gaussian mu)."""
+        """How far replacing one unit moves the mean, in noise standard deviations (Gaussian mu)."""
         if self.noise in ("user", NO_NOISE):
             return self.epsilon0
         return min(self.sensitivity, 2.0 * self.radius) / self.hiding_scale
@@ -130,7 +153,7 @@ class ShuffledRound:
     def of(
         cls, classes: Sequence[ClientClass], index: int = 0, participation: float = 1.0
     ) -> ShuffledRound:
-        """The view of a client of class `index` of this batch.
+        """Return the view of a client of class `index` of this batch.
 
         Raises `InvalidValueError` if that class is empty, or the noise negligible.
         """
@@ -152,8 +175,7 @@ class ShuffledRound:
 
     @property
     def exposure(self) -> float:
-        """Return how far replacing one unit moves the client's mean, in noise standard
-        deviations."""
+        """How far replacing one unit moves the client's mean, in noise standard deviations."""
         return min(self.sensitivity, 2.0 * self.radius) / self.scale
 
     @property
@@ -163,8 +185,10 @@ class ShuffledRound:
 
     @property
     def in_widths(self) -> tuple[float, float, NDArray[np.float64], NDArray[np.int64]]:
-        """The client's move and radius and the others' radii, in noise standard deviations;
-        their counts."""
+        """The client's move and radius, the others' radii, and their counts.
+
+        Lengths are in noise standard deviations.
+        """
         radii = np.array([radius for radius, _ in self.others], dtype=np.float64)
         counts = np.array([count for _, count in self.others], dtype=np.int64)
         return self.exposure, self.radius / self.scale, radii / self.scale, counts
@@ -175,7 +199,7 @@ class ShuffledRound:
         return 1 + sum(count for _, count in self.others)
 
     def without(self, lost: int) -> ShuffledRound:
-        """The same if `lost` of the others hide nobody: those in the smallest balls."""
+        """Return the same if `lost` of the others hide nobody: those in the smallest balls."""
         if lost <= 0:
             return self
         counts = np.array([count for _, count in self.others], dtype=np.int64)
@@ -185,7 +209,7 @@ class ShuffledRound:
         return replace(self, others=others)
 
     def in_smallest_place(self) -> ShuffledRound:
-        """The same if the client's own place in the batch were one in the smallest of its balls.
+        """Return the same if the client's own place in the batch were one in the smallest ball.
 
         The others then hide the client no better, and are the same for every client of a batch.
         """
@@ -194,7 +218,7 @@ class ShuffledRound:
         return replace(self, others=tuple(sorted(counts.items()))).without(1)
 
     def is_dominated_by(self, other: AnyRound) -> bool:
-        """Whether `other` has, for every radius, at least as many reports within that radius.
+        """Return whether `other` has, for every radius, at least as many reports within it.
 
         Then each report here can be matched with one there in a smaller ball, so this type's curve
         is not below the other's. The differing client's own ball and sensitivity must not be
@@ -245,7 +269,7 @@ class DeclaredRound:
         return replace(self, others=unit * (self.others // unit))
 
     def is_dominated_by(self, other: AnyRound) -> bool:
-        """Whether a client certainly pays no less here than there."""
+        """Return whether a client certainly pays no less here than there."""
         return self == other
 
 

@@ -29,8 +29,17 @@ SMALLER_NOTE = (
 
 
 class ClientTotals(NamedTuple):
-    """Spend of every client, shape (n,): its rounds, and its epsilon in each proven column;
-    `sum` is NaN where that column says nothing. `headline` is the one that matches the release."""
+    """Spend of every client, in arrays of shape (clients,), epsilons in nats.
+
+    Attributes
+    ----------
+    rounds : ndarray of int64
+        Rounds in which the client's report was released.
+    shuffled, local, sum : ndarray of float
+        Epsilon in each proven column; `sum` is NaN where that column says nothing.
+    headline : ndarray of float
+        The one that matches the release.
+    """
 
     rounds: NDArray[np.int64]
     shuffled: Vector
@@ -46,7 +55,7 @@ class ClientTotals(NamedTuple):
 
 
 def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Column:
-    """Its column after rounds of parameter `mu` together."""
+    """Return the column `gspa` after rounds of parameter `mu` together."""
     if mu is None:
         return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round")
     epsilon = gaussian_epsilon(delta, mu) if mu <= MAX_MU else math.inf
@@ -54,9 +63,11 @@ def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Colum
 
 
 def smaller_column(sums: Column, shuffled: Column, overall: float | None) -> Column:
-    """The column `sum` with `shuffled` wherever that is smaller: a sum is computed from the
-    shuffled reports, so what holds of these holds of it. `overall`: the most exposed client's
-    smaller one."""
+    """Return the column `sum` with `shuffled` wherever that is smaller.
+
+    A sum is computed from the shuffled reports, so what holds of these holds of it. `overall`: the
+    most exposed client's smaller one.
+    """
     smaller = [index for index, value in sums.epsilon.items() if shuffled.epsilon[index] < value]
     if not smaller and overall == sums.overall:
         return sums
@@ -66,8 +77,11 @@ def smaller_column(sums: Column, shuffled: Column, overall: float | None) -> Col
 
 
 def larger_column(lower: Column, sums: Column) -> Column:
-    """The column `shuffled_lower` with `sums`, what tests on the sums of the same reports certainly
-    reach, wherever that is larger, because an attacker who sees the reports can add them."""
+    """Return the column `shuffled_lower` with `sums` wherever that is larger.
+
+    `sums` is what tests on the sums of the same reports certainly reach, and an attacker who sees
+    the reports can add them.
+    """
     larger = {
         index: value for index, value in sums.epsilon.items()
         if value > lower.epsilon.get(index, 0.0)
@@ -79,8 +93,10 @@ def larger_column(lower: Column, sums: Column) -> Column:
 
 
 def of_declared_training(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns of a run whose clients train privately themselves, as they declare: nothing is
-    proven, and what their own noise does stands in `local`."""
+    """Return the columns of a run whose clients train privately themselves, as they declare.
+
+    Nothing is proven, and what their own noise does stands in `local`.
+    """
     found = {
         name: replace(column, epsilon={}, note=DECLARED_MECHANISM, overall=None)
         for name, column in columns.items()

@@ -19,8 +19,10 @@ from fl_shuffle.settings_schema import json_ready
 
 
 class Status(StrEnum):
-    """How much a number may claim. Only `PROVEN` upper bounds are guarantees; `NONE` stands where
-    there is no number, because nothing protects anybody."""
+    """How much a number may claim. Only `PROVEN` upper bounds are guarantees.
+
+    `NONE` stands where there is no number, because nothing protects anybody.
+    """
 
     PROVEN = "proven"
     AS_PUBLISHED = "as published"
@@ -31,13 +33,43 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One (epsilon, delta) statement about a shuffled release.
+    """One (epsilon, delta) statement about a shuffled release, with its status.
 
-    `epsilon` is in nats and may be infinite (nothing is promised). `numerical_error` is the part of
-    the reported delta that was added for discretization, truncation and round-off: it is already
-    inside the number. `details` holds JSON-friendly extras.
+    Parameters
+    ----------
+    epsilon : float
+        In nats, at least 0. It may be infinite: nothing is promised.
+    delta : float
+        In [0, 1].
+    method : str
+        Name of the bound.
+    status : Status
+        How much the number may claim.
+    source : str
+        Paper and theorem, or section of docs/research/proofs.
+    assumptions : tuple of str, optional
+        What must hold for the statement.
+    relation : str, default "replace-one"
+        The neighboring relation.
+    unit : str, default "record"
+        What neighbors replace.
+    numerical_error : float, default 0.0
+        Part of the reported delta that was added for discretization, truncation, and round-off. It
+        is already inside the number.
+    details : mapping, optional
+        Further values, ready for JSON.
 
-    Raises `InvalidValueError` for NaN or negative epsilon and for delta outside [0, 1].
+    Raises
+    ------
+    InvalidValueError
+        For NaN or a negative epsilon, and for delta outside [0, 1].
+
+    Examples
+    --------
+    >>> import fl_shuffle as fs
+    >>> answer = fs.bound(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
+    >>> answer.is_guarantee, answer.relation, answer.numerical_error < answer.delta
+    (True, 'replace-one', True)
     """
 
     epsilon: float
@@ -76,13 +108,16 @@ class Guarantee:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready mapping. Infinite numbers become the string "inf" (JSON has no infinity)."""
+        """Return a JSON-ready mapping.
+
+        Infinite numbers become the string "inf", because JSON has no infinity.
+        """
         found: dict[str, Any] = json_ready(self)
         return found
 
 
 def proof_over_attack(proven: float | None, lower: float | None) -> float | None:
-    """How many times a proven number exceeds a lower bound; None where one of them is missing.
+    """Return how many times a proven number exceeds a lower bound; None without one of the two.
 
     Never below one, unless one of the two is wrong. A better proof or attack can gain this factor.
     """
@@ -92,12 +127,16 @@ def proof_over_attack(proven: float | None, lower: float | None) -> float | None
 
 
 def gain_at_most(ratio: float) -> str:
-    """`proof_over_attack` for a line that says "at most": three significant digits, rounded up."""
+    """Return `proof_over_attack` for a line that says "at most".
+
+    Three significant digits, rounded up.
+    """
     exact = Decimal(ratio)
     unit = Decimal(10) ** (exact.adjusted() - 2)
     return f"{float((exact / unit).to_integral_value(ROUND_CEILING) * unit):.5g}"
 
 
 def ratio_line(ratio: float) -> str:
-    """How every output words `proof_over_attack`."""
-    return f"proven / lower = {ratio:.3g}: so much could a better proof gain, or a better attack"
+    """Return how every output words `proof_over_attack`."""
+    most = gain_at_most(ratio)
+    return f"proven / lower = {most}: a better proof can lower epsilon by this factor at most"

@@ -111,7 +111,7 @@ def _to_bytes(pair: DominatingPair | float) -> bytes:
 
 
 def _from_bytes(content: bytes | bytearray) -> DominatingPair | float | None:
-    """The pair or epsilon; None if these bytes are none."""
+    """Return the pair or epsilon; None if these bytes are none."""
     try:
         head, _, body = bytes(content).partition(b"\n")
         known = json.loads(head)

@@ -23,7 +23,8 @@ LEAST_STEPS = 8.0
 
 
 def grid_steps(scale: ArrayLike, radius: ArrayLike) -> Vector:
-    """The step of reports with noise `scale` and means of norm at most `radius`, elementwise.
+    """Return the step of reports with noise `scale` and means of norm at most `radius`,
+    elementwise.
 
     The smallest power of two that is at least scale 2^-16 and at least
     (radius + 12 scale) 2^-21.
@@ -45,7 +46,7 @@ def coarsest_step(radius: float) -> float:
 
 
 def report_grids(scale: Vector, radius: Vector) -> Vector:
-    """The step of each class of clients [classes]: one for all that share a noise scale.
+    """Return the step of each class of clients [classes]: one for all that share a noise scale.
 
     It is that of the largest of their radii: a grid of its own would tell a report's class.
     """
@@ -58,7 +59,7 @@ def report_grids(scale: Vector, radius: Vector) -> Vector:
 
 
 def hiding_scale(scale: ArrayLike, step: ArrayLike) -> Vector:
-    """The continuous noise from which discrete noise of `scale` is computed; rounded down.
+    """Return the continuous noise from which discrete noise of `scale` is computed; rounded down.
 
     Elementwise; every scale above `GRID_SMOOTHING` steps.
     """
@@ -68,7 +69,7 @@ def hiding_scale(scale: ArrayLike, step: ArrayLike) -> Vector:
 
 
 def revealing_scale(scale: ArrayLike, step: ArrayLike) -> Vector:
-    """The continuous noise that is computed from discrete noise of `scale`; rounded up."""
+    """Return the continuous noise that is computed from discrete noise of `scale`; rounded up."""
     own = np.asarray(scale, np.float64)
     rounded: Vector = own * own / hiding_scale(own, step) * (1.0 + 8.0 * UNIT)
     return rounded

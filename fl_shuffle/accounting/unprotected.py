@@ -71,11 +71,11 @@ class Unprotected(Accountant):
         return ClientTotals(taken // self._times, none, none, none, headline)
 
     def worst_client(self) -> WorstClient | None:
-        """Nobody: there is no curve to show."""
+        """Return nobody: there is no curve to show."""
         return None
 
     def of_client(self, index: int) -> WorstClient | None:
-        """Raises `NotApplicableError`: no privacy loss distribution holds."""
+        """Raise `NotApplicableError`: no privacy loss distribution holds."""
         raise NotApplicableError(f"client {index}: {NO_PRIVACY}")
 
 

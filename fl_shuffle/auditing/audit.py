@@ -57,11 +57,50 @@ def audit(
     seed: int = 0,
     on_progress: Tell = silent,
 ) -> AuditReport:
-    """Play distinguishing games with canaries against a configuration (or a run's folder).
+    """Play distinguishing games with canaries against a configuration, or a run's directory.
 
-    All lower bounds of the report hold together with probability `confidence`; playing stops after
-    about `seconds`. `breaks_proven` of the report says whether a proven number was refuted.
-    `on_progress` is called with what is being done, before each part. Raises `FlShuffleError`.
+    Parameters
+    ----------
+    config : str, Path, mapping, or Config
+        The configuration, as for `fl_shuffle.simulate`, or a run directory.
+    overrides : mapping of str to object, optional
+        Values that replace settings of `config`, by ``"section.key"``.
+    trials : int, default 1000
+        Number of rounds to play.
+    reports : int, default 1,000,000
+        Number of single reports to draw.
+    confidence : float, default 0.95
+        Probability with which all lower bounds of the report hold together, in (0, 1).
+    seconds : float, default 100.0
+        Time after which playing stops, about.
+    seed : int, default 0
+        Source of the games' randomness.
+    on_progress : callable, optional
+        Called with what is being done, a str, before each part.
+
+    Returns
+    -------
+    AuditReport
+        All findings. `breaks_proven` says whether a proven number was refuted.
+
+    Raises
+    ------
+    NotApplicableError
+        If the configuration protects nobody, so there is no claim to attack.
+    FlShuffleError
+        As for `fl_shuffle.simulate`.
+
+    Notes
+    -----
+    A finding is a lower bound on epsilon, for replace-one neighbors, that holds with the stated
+    confidence. An audit can refute a claim, and proves none.
+
+    Examples
+    --------
+    An audit takes about a minute::
+
+        report = fs.audit("quickstart", seconds=30)
+        print(report.text())
     """
     settings = AuditSettings(trials, reports, confidence, seconds, seed)
     name = str(config) if isinstance(config, str | Path) else "configuration"
@@ -111,12 +150,14 @@ class Audit:
         self.clock, self.notes = Clock(settings.seconds), list[str]()
 
     def canaries(self, **worst: Any) -> Canaries:
-        """Those of this audit."""
+        """Return the canaries of this audit."""
         return Canaries(self._config, dimension=self._dimension, seed=self._settings.seed, **worst)
 
     def attack(self, source: Canaries, tests: int = 1) -> Attack:
-        """Its canaries against its accountant, with one of this number of shares of a test's
-        error."""
+        """Return the attack of its canaries against its accountant.
+
+        It has one of this number of shares of a test's error.
+        """
         config, delta = self._config, self._config.privacy.target_delta
         return Attack(
             source, Claims(config, source, self._library),
@@ -126,7 +167,7 @@ class Audit:
         )  # fmt: skip
 
     def checks(self, source: Canaries) -> Iterator[Check]:
-        """What every claim assumes: a random order, and noise that is used once."""
+        """Yield what every claim assumes: a random order, and noise that is used once."""
         level, seed, config = CHECKS_SHARE * self._error / CHECKS, self._settings.seed, self._config
         clients = len(source.plan)
         if source.noise_is_pooled:
@@ -145,7 +186,7 @@ class Audit:
             yield from noise_checks(source, level)
 
     def games(self, source: Canaries) -> Iterator[Game]:
-        """Every game that applies."""
+        """Yield every game that applies."""
         if not source.noise_is_pooled:
             yield "single reports", SINGLE_SHARE, partial(self._reports, None, 1)
         yield SUMS, SUMS_SHARE / 2, partial(self._sums, SUMS)
@@ -158,13 +199,16 @@ class Audit:
                 yield "reports of every kind of client", KINDS_SHARE / len(kinds), own
 
     def _reports(self, client: int | None, kinds: int, clock: Clock) -> Iterator[Finding]:
-        """Of the most exposed client; or of one of several kinds, against its own local claim."""
+        """Yield findings about the most exposed client's reports.
+
+        With several kinds, the client is one of them, and its own local claim is tested.
+        """
         attack = self.attack(self.canaries(target=client), kinds)
         reports = max(1000, self._settings.reports // kinds)
         return reports_game(attack, reports, clock, exposed=client is None)
 
     def _sums(self, game: str, clock: Clock) -> Iterator[Finding]:
-        """An adversary who sees what is published of every round."""
+        """Attack as an adversary who sees what is published of every round."""
         absent = game == ABSENT_SUMS
         attack = self.attack(self.canaries(release="sum", absent=absent))
         # A sum is a function of the shuffled reports.

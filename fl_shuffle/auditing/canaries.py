@@ -80,7 +80,7 @@ class CanaryModel(nn.Module):
         self.weight = nn.Parameter(torch.zeros(dimension))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits [N, 2] of inputs [N, 1]."""
+        """Return logits [N, 2] of inputs [N, 1]."""
         moving = inputs[:, :1] * self.weight[:1]
         return torch.cat([moving, torch.zeros_like(moving)], dim=1)
 
@@ -147,9 +147,9 @@ class Canaries:
         self._randomize = self._randomizer_of(self.plan)
 
     def play(self, number: int) -> tuple[Tensor, Tensor]:
-        """Batch `number`: all reports float32 [n, d] with the target in dataset zero, and the
-        target's report [d] in dataset one with the same noise. A round has several where clients
-        send several reports."""
+        """Return batch `number`: all reports float32 [n, d] with the target in dataset zero, and
+        the target's report [d] in dataset one with the same noise. A round has several where
+        clients send several reports."""
         rows, everyone = self._rows(self._unweighted), np.arange(len(self.plan))
         target, other = np.array([self.scene.target]), self._rows(self._ends[1:])
         # Noise does not depend on which clients one request names.
@@ -159,7 +159,8 @@ class Canaries:
         )
 
     def clones(self, number: int, count: int, side: int) -> Tensor:
-        """`count` independent reports [count, d] of clients like the target, in dataset `side`."""
+        """Return `count` independent reports [count, d] of clients like the target, in dataset
+        `side`."""
         # Clones have the target's id only in the plan: their noise is theirs alone. Among clients
         # that differ weights and scales go another way than where all are equal.
         other = np.flatnonzero(self.plan.class_of != self.plan.class_of[self.scene.target])[:1]
@@ -180,7 +181,7 @@ class Canaries:
         return noise.add_to(total, np.ones(len(plan), dtype=bool), generator)
 
     def _rows(self, means: NDArray[np.float32]) -> Tensor:
-        """Unweighted means of these first coordinates, float32 [n, d]."""
+        """Return unweighted means of these first coordinates, float32 [n, d]."""
         rows = torch.zeros((len(means), self.scene.dimension))
         rows[:, 0] = torch.from_numpy(means)
         return rows
@@ -188,18 +189,19 @@ class Canaries:
     def _batch(
         self, randomize: PersonalRandomizer, rows: Tensor, clients: Ids, number: int
     ) -> Tensor:
-        """These clients' reports [k, d] to batch `number`, from those of its whole round."""
+        """Return these clients' reports [k, d] to batch `number`, from those of its whole round."""
         round_number, batch = divmod(number - 1, self.plan.reports_per_round)
         reports = randomize(rows, clients, round_number + 1)
         return reports[batch * len(clients) : (batch + 1) * len(clients)]
 
     def _randomizer_of(self, plan: Calibration) -> PersonalRandomizer:
-        """That of clients with this plan, whatever their records; in a run with pooled noise that
-        of the reports that the sums stand for."""
+        """Return the randomizer of clients with this plan, whatever their records; in a run with
+        pooled noise that of the reports that the sums stand for."""
         return PersonalRandomizer(plan.local, self._source, plan.reports_per_round)
 
     def _scene(self, target: int, dimension: int, *, far: bool) -> Scene:
-        """Means by the real client code: one client stands for all of its clip, radius and size."""
+        """Return means by the real client code: one client stands for all of its clip, radius and
+        size."""
         plan, sizes = self.plan, self._sizes
         table = np.stack([plan.clip, plan.radius, sizes.astype(float)], axis=1)
         _, first, kind_of = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -222,7 +224,7 @@ class Canaries:
         return Scene(target, others, low, high, plan.weight * plan.scale, plan.noise, dimension)
 
     def records_of(self, target: int) -> tuple[int, int, int]:
-        """How many of the target's records point up in either dataset, and how many have no
+        """Return how many of the target's records point up in either dataset, and how many have no
         gradient.
 
         A whole client changes all of them. One record's change is made where a second clip leaves
@@ -244,8 +246,8 @@ class Canaries:
         return top - 1, top, -minus_still
 
     def task_of(self, clients: Ids, plus: Vector, still: Ids, dimension: int) -> CanaryTask:
-        """The data of these clients, in this order (ids may repeat), with this number of records
-        up, that number without a gradient, and the rest down."""
+        """Return the data of these clients, in this order (ids may repeat), with this number of
+        records up, that number without a gradient, and the rest down."""
         sizes = self._sizes[clients]
         # Of the records of each client, one after the other.
         place = np.concatenate([np.arange(size) for size in sizes])
@@ -264,8 +266,8 @@ class Canaries:
 
 
 def one_of_each_kind(plan: Calibration, most: int) -> list[int]:
-    """A client of every class, of at most this number: in the order of their weights and noise,
-    evenly spaced, the ends among them."""
+    """Return a client of every class, of at most this number: in the order of their weights and
+    noise, evenly spaced, the ends among them."""
     _, first = np.unique(plan.class_of, return_index=True)
     order = first[np.lexsort((plan.scale[first], plan.weight[first]))]
     places = np.linspace(0, len(order) - 1, min(most, len(order))).astype(np.int64)
@@ -273,7 +275,7 @@ def one_of_each_kind(plan: Calibration, most: int) -> list[int]:
 
 
 def check_clipping(config: Config) -> Clipping:
-    """How far the run's own model and gradient code let hostile records move a mean.
+    """Return how far the run's own model and gradient code let hostile records move a mean.
 
     The most exposed client's real records, as they are and 10,000 times larger, against the same
     with one record (or all, for the client unit) turned around or given another label, at the
@@ -313,7 +315,7 @@ def check_clipping(config: Config) -> Clipping:
 
 
 def _restricted(plan: Calibration, clients: Ids) -> Calibration:
-    """The plan of these clients only, in this order; ids may repeat."""
+    """Return the plan of these clients only, in this order; ids may repeat."""
     every = {each.name: getattr(plan, each.name) for each in fields(plan)}
     own: dict[str, Any] = {k: v[clients] for k, v in every.items() if isinstance(v, np.ndarray)}
     custom = None if plan.custom is None else plan.custom.restricted(clients)
@@ -321,7 +323,7 @@ def _restricted(plan: Calibration, clients: Ids) -> Calibration:
 
 
 def most_exposed(plan: Calibration, unit: str, summed: int = 0) -> int:
-    """The client whose report moves furthest, in widths of the noise that hides it.
+    """Return the client whose report moves furthest, in widths of the noise that hides it.
 
     That is its own; for the client unit that of its noise scale's cohort; of sums, in which the
     noise of `summed` clients counts, its own and the smallest others'.
@@ -342,14 +344,15 @@ def most_exposed(plan: Calibration, unit: str, summed: int = 0) -> int:
 
 
 def _least(values: Vector, target: int, count: int) -> Ids:
-    """The target and the others with the least `values`, ascending [count]."""
+    """Return the target and the others with the least `values`, ascending [count]."""
     values = values.copy()
     values[target] = -1.0
     return np.sort(np.argsort(values, kind="stable")[:count])
 
 
 def position_error(scene: Scene) -> float:
-    """The chance that the target cannot be told as the one report beyond a point on the axis.
+    """Return the chance that the target cannot be told as the one report beyond a point on the
+    axis.
 
     The exact tails of the noise on both sides of the best such point, added over all clients.
     """
@@ -365,8 +368,8 @@ def position_error(scene: Scene) -> float:
 
 
 def size_error(scene: Scene) -> float:
-    """The chance that, in one round, any report at all is taken for one of the target's noise scale
-    that is not, or the other way round, by its length off the axis.
+    """Return the chance that, in one round, any report at all is taken for one of the target's
+    noise scale that is not, or the other way round, by its length off the axis.
 
     That depends on the noise alone: its l2 norm for Gaussian noise, l1 for Laplace noise, whose
     exact chi and gamma distributions are added over all clients. The bar to a neighboring scale

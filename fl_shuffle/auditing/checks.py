@@ -54,8 +54,8 @@ DIGIT = 1 << 16
 
 
 def play_orders(clients: int, schedule: str, seed: int) -> Ids:
-    """The client at each position [rounds, n] of what the analyzer got in rounds of `schedule` in
-    which everybody reports, of two clients or more; they arrive by ascending id.
+    """Return the client at each position [rounds, n] of what the analyzer got in rounds of
+    `schedule` in which everybody reports, of two clients or more; they arrive by ascending id.
 
     Every round gives the clients other marks, drawn apart from the run's own seeds, so that an
     order that depends on the reports alone is not mistaken for one that reveals their senders.
@@ -81,8 +81,8 @@ def play_orders(clients: int, schedule: str, seed: int) -> Ids:
 
 
 def statistics(orders: Ids, earlier: Ids) -> dict[str, NDArray[np.float64]]:
-    """Of each order [k, n], of these `earlier` ones [m, n] (the order of arrival first, the round
-    before last) and the clients' nodes: what is the larger, the more it tells."""
+    """Return for each order [k, n], with these `earlier` ones [m, n] (the order of arrival first,
+    the round before last) and the clients' nodes, what is the larger, the more it tells."""
     # Where each client lay on arrival, and in the round before.
     steps = {
         "on arrival": orders,
@@ -107,7 +107,7 @@ TESTS = 7
 
 
 def order_check(seen: Ids, target: int, level: float, generator: np.random.Generator) -> Check:
-    """All statistics together, at `level`."""
+    """Return all statistics together, at `level`."""
     rounds, clients = seen.shape
     found = order_p_values(seen, target, generator)
     suspect = min(found, key=lambda name: found[name])
@@ -125,7 +125,7 @@ def order_check(seen: Ids, target: int, level: float, generator: np.random.Gener
 
 
 def order_p_values(seen: Ids, target: int, generator: np.random.Generator) -> dict[str, float]:
-    """Every statistic's p-value under uniformly random orders; for all together multiply the
+    """Return every statistic's p-value under uniformly random orders; for all together multiply the
     smallest by TESTS. `generator` draws the references and breaks ties."""
     rounds, clients = seen.shape
     ranked: dict[str, list[float]] = {}
@@ -150,8 +150,8 @@ def order_p_values(seen: Ids, target: int, generator: np.random.Generator) -> di
 
 
 def rounds_to_catch(rounds: int, level: float) -> int | None:
-    """In how many of `rounds` rounds an order that beats every reference must come, for the test to
-    reject at `level` with probability POWER; None if not even all of them suffice.
+    """Return in how many of `rounds` rounds an order that beats every reference must come, for the
+    test to reject at `level` with probability POWER; None if not even all of them suffice.
 
     Such a round's p-value is uniform below 1/(REFERENCES + 1): it adds the logarithm of that to
     Fisher's statistic, whose chi-square distribution is otherwise unchanged.
@@ -217,15 +217,15 @@ class Residuals:
 
 
 def noise_checks(source: Canaries, level: float) -> list[Check]:
-    """Tests, each at `level`: signs of two clients, two rounds, two coordinates of one report; and
-    equal values of any two reports, at the same coordinates or at any two places."""
+    """Return tests, each at `level`: signs of two clients, two rounds, two coordinates of one
+    report; and equal values of any two reports, at the same coordinates or at any two places."""
     few, whole = play_noise(source)
     equal = equal_values(few, level, moved=False), equal_values(whole, level, moved=True)
     return sign_checks(few, level) + [check for check in equal if check is not None]
 
 
 def play_noise(source: Canaries) -> tuple[Residuals, Residuals]:
-    """Bare noise of the first rounds' reports: a few coordinates of many clients', and all
+    """Draw bare noise of the first rounds' reports: a few coordinates of many clients', and all
     coordinates, side by side, of fewer."""
     scene, scales = source.scene, source.scene.scales
     # The first coordinate's mean lies off the grid, which spoils the symmetry a little.
@@ -252,7 +252,7 @@ def play_noise(source: Canaries) -> tuple[Residuals, Residuals]:
 
 
 def sign_checks(noise: Residuals, level: float) -> list[Check]:
-    """Signs of neighboring clients, rounds and coordinates: two-sided, of their products.
+    """Return signs of neighboring clients, rounds and coordinates: two-sided, of their products.
 
     Exact zeros (the middle of the grid) have no sign and are left out.
     """
@@ -309,8 +309,8 @@ def equal_values(noise: Residuals, level: float, *, moved: bool) -> Check | None
 
 
 def _agreeing(values: Vector, width: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which two rows of `values` [reports, length] have equal values how many coordinates on, each
-    as one number, and how many values these are."""
+    """Return which two rows of `values` [reports, length] have equal values how many coordinates
+    on, each as one number, and how many values these are."""
     reports, length = values.shape
     flat = values.reshape(-1)
     order = np.argsort(flat, kind="stable")
@@ -327,7 +327,7 @@ def _agreeing(values: Vector, width: float) -> tuple[NDArray[np.int64], NDArray[
 
 
 def one_law_check(source: Canaries, level: float) -> Check:
-    """Kolmogorov-Smirnov test of two samples: sums of rounds with and without reports."""
+    """Compare two samples by a Kolmogorov-Smirnov test: sums of rounds with and without reports."""
     scene, clients = source.scene, len(source.plan)
     rounds = min(-(-WANTED_VALUES // scene.dimension), MOST_DRAWN // (clients * scene.dimension))
     rounds = max(2, rounds)

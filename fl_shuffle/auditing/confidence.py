@@ -29,13 +29,13 @@ ENGINE_ERROR = 1e-3
 
 
 def proportions_lower(hits: Counts, trials: int, alpha: float) -> Vector:
-    """The largest p that are below the true probabilities, each but with chance `alpha`."""
+    """Return the largest p that are below the true probabilities, each but with chance `alpha`."""
     found = betaincinv(np.maximum(hits, 1), trials - hits + 1, alpha)
     return np.where(hits == 0, 0.0, found)
 
 
 def proportions_upper(hits: Counts, trials: int, alpha: float) -> Vector:
-    """The smallest p that are above the true probabilities, each but with chance `alpha`."""
+    """Return the smallest p that are above the true probabilities, each but with chance `alpha`."""
     found = betainccinv(hits + 1, np.maximum(trials - hits, 1), alpha)
     return np.where(hits == trials, 1.0, found)
 
@@ -54,8 +54,8 @@ class Dichotomy:
 
     @classmethod
     def from_counts(cls, counts: Counts, trials: int, alpha: float) -> Dichotomy:
-        """From the numbers `counts` [2, k] of scores above each threshold, in as many reports'
-        scores under each dataset; thresholds fixed beforehand.
+        """Return the test from the numbers `counts` [2, k] of scores above each threshold, in as
+        many reports' scores under each dataset; thresholds fixed beforehand.
 
         For every t, P0(score > t) is bounded from above and P1(score > t) from below, all of them
         together with confidence 1 - alpha. The concave hull of these points, (0, 0) and (1, 1) lies
@@ -75,8 +75,8 @@ class Dichotomy:
         return cls(zero, one)
 
     def delta(self, epsilon: float, n: int) -> float:
-        """A lower bound on delta(epsilon) of n shuffled reports, one of which tells the datasets
-        apart and n - 1 of which follow `zero`; the larger of the two directions.
+        """Return a lower bound on delta(epsilon) of n shuffled reports, one of which tells the
+        datasets apart and n - 1 of which follow `zero`; the larger of the two directions.
 
         The exact expression for equal others (Su, Cheng, Wang 2025, Theorem 5), rounded down.
         """
@@ -95,8 +95,8 @@ class Dichotomy:
         return found
 
     def refutes(self, epsilon: float, delta: float, n: int, error: float = 0.0) -> bool:
-        """Whether n such reports cannot be (epsilon, delta)-DP: delta(epsilon) exceeds
-        delta + (1 + e^epsilon) error.
+        """Return whether n such reports cannot be (epsilon, delta)-DP: delta(epsilon) exceeds delta
+        + (1 + e^epsilon) error.
 
         `error` bounds the total variation between the batch the formula describes and the real one
         (reports taken for the wrong class).
@@ -107,7 +107,7 @@ class Dichotomy:
         return slack < 1.0 and self.delta(epsilon, n) > slack
 
     def epsilon(self, delta: float, n: int, error: float = 0.0) -> float:
-        """The largest epsilon found that these reports refute at `delta`; 0 if none."""
+        """Return the largest epsilon found that these reports refute at `delta`; 0 if none."""
 
         def refuted(epsilon: float) -> bool:
             return self.refutes(epsilon, delta, n, error)
@@ -118,12 +118,13 @@ class Dichotomy:
 
 
 def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    """Whether b lies on or below the line from a to c."""
+    """Return whether b lies on or below the line from a to c."""
     return (b[1] - a[1]) * (c[0] - b[0]) <= (c[1] - b[1]) * (b[0] - a[0])
 
 
 def mu_lower(zero: Vector, one: Vector, alpha: float) -> float:
-    """A lower bound on mu = (mean_1 - mean_0)/sd of a statistic that is Gaussian on both sides.
+    """Return a lower bound on mu = (mean_1 - mean_0)/sd of a statistic that is Gaussian on both
+    sides.
 
     `zero` and `one` are three or more paired plays (the same noise, the two datasets). The mean
     difference is bounded by Student's t on the pairs, the standard deviation by the chi-square

@@ -18,8 +18,11 @@ MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class FindingPoint:
-    """At one delta: epsilon is at least `epsilon_lower` (with the audit's confidence), and at most
-    `proven_epsilon` by the claim under test: the finding's `column`."""
+    """What an attack found at one delta.
+
+    Epsilon is at least `epsilon_lower` (with the audit's confidence), and at most `proven_epsilon`
+    by the claim under test: the finding's `column`.
+    """
 
     delta: float
     epsilon_lower: float
@@ -67,20 +70,25 @@ class Finding:
 
     @property
     def breaks_proven(self) -> bool:
+        """Whether a lower bound exceeds what is proven."""
         return any(point.broken[0] for point in self.points)
 
     @property
     def breaks_published(self) -> bool:
+        """Whether a lower bound exceeds what is published."""
         return any(point.broken[1] for point in self.points)
 
     @property
     def witness(self) -> FindingPoint:
-        """The point to show: a broken proven bound, else a broken published one, else the run's
-        delta."""
+        """The point to show.
+
+        A broken proven bound, else a broken published one, else the run's delta.
+        """
         return max(self.points, key=lambda point: point.broken)
 
     @property
     def verdict(self) -> str:
+        """What the finding says of the claims, in words."""
         if self.breaks_proven:
             return f"CONTRADICTS THE PROVEN BOUND of column {self.column}"
         published = self.breaks_published
@@ -88,6 +96,7 @@ class Finding:
 
     @property
     def noise_factor(self) -> float:
+        """The least `noise_factor` of its points."""
         return min(point.noise_factor for point in self.points)
 
 
@@ -111,13 +120,17 @@ class Check:
 
     @property
     def refuted(self) -> bool:
+        """Whether the assumption is refuted."""
         return self.p_value <= self.level
 
 
 @dataclass(frozen=True)
 class Clipping:
-    """The run's own gradient code on hostile records: its largest mean as a share of the radius the
-    accountant assumes, and the largest change by one unit as a share of the sensitivity."""
+    """The run's own gradient code on hostile records.
+
+    `radius_share` is its largest mean as a share of the radius that the accountant assumes,
+    `sensitivity_share` the largest change by one unit as a share of the sensitivity.
+    """
 
     radius_share: float
     sensitivity_share: float
@@ -151,7 +164,33 @@ class Published:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """All findings of one audit; together they hold with the stated confidence."""
+    """All findings of one audit; together they hold with the stated confidence.
+
+    Attributes
+    ----------
+    name : str
+        What was audited.
+    unit : {"record", "client"}
+        What neighbors replace.
+    clients, dimension : int
+        Number of clients, and of coordinates of a report.
+    noise : str
+        Kind of noise.
+    confidence : float
+        Probability with which all lower bounds hold together.
+    findings : tuple of Finding
+        Lower bounds of the attacks.
+    checks : tuple of Check
+        Tests of what every guarantee assumes.
+    clipping : Clipping or None
+        What hostile records do to a mean; None if it was not looked at.
+    published : Published or None
+        What runs on neighboring data published; None if it was not looked at.
+    notes : tuple of str
+        What was not tested, and why.
+    seconds : float
+        How long the audit took.
+    """
 
     JSON: ClassVar = ("relation", "breaks_published", "breaks_proven")
 
@@ -171,8 +210,11 @@ class AuditReport:
 
     @property
     def breaks_proven(self) -> bool:
-        """Whether a claim was refuted, or what all claims rest on: clipping, fresh noise, a random
-        order, and that nothing but the reports tells of the data."""
+        """Whether a claim was refuted, or what all claims rest on.
+
+        That is clipping, fresh noise, a random order, and that nothing but the reports tells of the
+        data.
+        """
         unclipped = self.clipping is not None and not self.clipping.holds
         leaking = self.published is not None and bool(self.published.differences)
         refuted = any(check.refuted for check in self.checks)
@@ -180,15 +222,16 @@ class AuditReport:
 
     @property
     def breaks_published(self) -> bool:
+        """Whether a published number was refuted."""
         return any(finding.breaks_published for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; infinite numbers are written as text."""
+        """Return a JSON-ready mapping; infinite numbers are written as text."""
         found: dict[str, Any] = json_ready(self)
         return found
 
     def text(self) -> str:
-        """For the reader."""
+        """Return the report for the reader."""
         from jinja2 import Environment, FileSystemLoader
 
         loader = FileSystemLoader(Path(__file__).parent / "templates")

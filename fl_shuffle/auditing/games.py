@@ -121,7 +121,7 @@ class Claims:
         return float(getattr(accountant.client_totals(), column)[self._target])
 
     def _count(self, rounds: int, delta: float) -> tuple[Accountant, Spend]:
-        """The account after this number of rounds, and what the last one states."""
+        """Return the account after this number of rounds, and what the last one states."""
         accountant = Accountant(
             self._plan.classes, self._plan.class_of, unit=self._config.privacy.unit,
             schedule=self._config.training.schedule, delta=delta, library=self._library,
@@ -142,7 +142,7 @@ def play(draw: Callable[[int], Plays], most: int, clock: Clock) -> Plays:
 
 
 def play_reports(source: Canaries, most: int, clock: Clock) -> Plays:
-    """First coordinates of single reports like the target's."""
+    """Return first coordinates of single reports like the target's."""
     per_call = max(1, min(most, VALUES_PER_CALL // source.scene.dimension))
 
     def draw(call: int) -> Plays:
@@ -171,8 +171,8 @@ class Attack:
         self, column: str, game: str, method: str, plays: int, lower: Callable[[float], float],
         *, rounds: int = 1, note: str = "",
     ) -> Finding:  # fmt: skip
-        """`lower` bounds at every delta beside what is claimed; for shuffled batches beside the
-        published number, too."""
+        """Return `lower` bounds at every delta beside what is claimed; for shuffled batches beside
+        the published number, too."""
         points = list[FindingPoint]()
         for delta in self.deltas:
             if not points or self.clock.left:
@@ -184,7 +184,8 @@ class Attack:
     def by_mu(
         self, column: str, game: str, what: str, plays: Plays, nominal: float
     ) -> Iterator[Finding]:
-        """The mu test of a statistic that is Gaussian in either dataset, over one round and all.
+        """Yield the mu test of a statistic that is Gaussian in either dataset, over one round and
+        all.
 
         `plays` are of one round (see `mu_lower`); `nominal` is what its mu should be.
         """
@@ -203,9 +204,9 @@ class Attack:
         self, column: str, game: str, plays: Plays, *, rounds: int = 1, note: str = "",
         hidden: int = 1, error: float = 0.0,
     ) -> Finding:  # fmt: skip
-        """The measured distribution of what is seen; of a report, the exact distribution of the
-        batch of this number of (`hidden`) that it is shuffled among; `error` is that of taking the
-        right ones for it."""
+        """Return the measured distribution of what is seen; of a report, the exact distribution of
+        the batch of this number of (`hidden`) that it is shuffled among; `error` is that of taking
+        the right ones for it."""
         training, counted = np.split(plays, [min(MOST_TRAINING, plays.shape[1] // 2)], axis=1)
         # Dense in the middle of either part, and far into both tails.
         tail = np.geomspace(1.0 / training.shape[1], 0.5, LEVELS)
@@ -222,8 +223,8 @@ class Attack:
 def reports_game(
     attack: Attack, reports: int, clock: Clock, *, exposed: bool = True
 ) -> Iterator[Finding]:
-    """Single reports of the most exposed client, and batches of them; or single reports of another
-    kind of client alone."""
+    """Play single reports of the most exposed client, and batches of them; or single reports of
+    another kind of client alone."""
     noise, plays = attack.source.plan.noise, play_reports(attack.source, reports, clock)
     yield single_report(attack, plays, exposed=exposed)
     if noise not in NOISES:
@@ -238,7 +239,7 @@ def reports_game(
 
 
 def single_report(attack: Attack, plays: Plays, *, exposed: bool) -> Finding:
-    """The noise itself, no shuffler: does a report of the target, the most exposed client or
+    """Return the noise itself, no shuffler: does a report of the target, the most exposed client or
     another one, keep its local guarantee? The note says if it cannot give what was asked for."""
     plan, target = attack.source.plan, attack.source.scene.target
     asked = plan.classes[int(plan.class_of[target])]
@@ -253,8 +254,8 @@ def single_report(attack: Attack, plays: Plays, *, exposed: bool) -> Finding:
 
 
 def several_rounds(attack: Attack, plays: Plays) -> Iterator[Finding]:
-    """Does the accountant count every round? The target's own Gaussian reports, their sender known,
-    or recognized by their position in the batch."""
+    """Check that the accountant counts every round: the target's own Gaussian reports, their sender
+    known, or recognized by their position in the batch."""
     scene, own = attack.source.scene, plays[:, :MOST_OWN]
     nominal = (scene.one - scene.zero) / scene.own_scale
     game = "reports of several rounds, their sender known"
@@ -264,8 +265,8 @@ def several_rounds(attack: Attack, plays: Plays) -> Iterator[Finding]:
 
 
 def shuffled_batch(attack: Attack, plays: Plays) -> Iterator[Finding]:
-    """Measured distribution of one report, exact arithmetic of the shuffle: sharp where it
-    applies."""
+    """Yield findings by the measured distribution of one report and exact arithmetic of the
+    shuffle: sharp where it applies."""
     scene = attack.source.scene
     position, size = position_error(scene), size_error(scene)
     cohort = (scene.scales == scene.own_scale) & scene.hiding
@@ -284,8 +285,8 @@ def shuffled_batch(attack: Attack, plays: Plays) -> Iterator[Finding]:
 
 
 def sums_of(source: Canaries, number: int) -> Plays:
-    """First coordinates [2, 1] of a round's sum, made by the run's own shuffler or with its own
-    pooled noise."""
+    """Return first coordinates [2, 1] of a round's sum, made by the run's own shuffler or with its
+    own pooled noise."""
     if source.noise_is_pooled:
         return np.array([source.pooled(number, side)[:1] for side in (0, 1)])
     (rows, other), found = source.play(number), []
@@ -306,8 +307,8 @@ def sums_of(source: Canaries, number: int) -> Plays:
 def sums_game(
     attack: Attack, columns: Sequence[str], trials: int, clock: Clock, game: str = SUMS
 ) -> Iterator[Finding]:
-    """These columns, `sum` or `shuffled`: by mu where noise is Gaussian, by the measured
-    distribution elsewhere; all of it holds with confidence 1 - alpha."""
+    """Yield findings about these columns, `sum` or `shuffled`: by mu where noise is Gaussian, by
+    the measured distribution elsewhere; all of it holds with confidence 1 - alpha."""
     scene = attack.source.scene
     totals = play(lambda number: sums_of(attack.source, number + 1), trials, clock)
     if scene.noise == "gaussian":

@@ -101,7 +101,7 @@ class TwinData:
         self._at = int(kept[partition.order[0]])
 
     def beside(self, neighbour: Neighbour) -> Records:
-        """With that record replaced: vectors in place of pictures."""
+        """Return the data with that record replaced: vectors in place of pictures."""
         own, at = self._own, self._at
         images, labels = own.train_images.copy(), own.train_labels.copy()
         if neighbour.largest:
@@ -119,8 +119,8 @@ class TwinData:
         return replace(made, train_labels=labels)
 
     def _vectors(self, images: NDArray[Any]) -> Records:
-        """What the map makes of these pictures. One that looks at each alone, and learns nothing,
-        is asked once for those that stay the same."""
+        """Return what the map makes of these pictures. One that looks at each alone, and learns
+        nothing, is asked once for those that stay the same."""
         own, at, features = self._own, self._at, self._features
         features.fit(images)
         self.fitted = features.data_dependent
@@ -178,7 +178,8 @@ class Twins:
         return found | self._messages
 
     def answer(self, message: Message, context: Context) -> Message:
-        """The configured client's; its reports are replaced, then what it got and sends is kept."""
+        """Return the configured client's; its reports are replaced, then what it got and sends is
+        kept."""
         reply: Message = self._app(message, context)
         # Named by what is asked: nodes answer at the same time.
         asked = repr(dict(message.content.get(messages.REQUEST_RECORD, {})))
@@ -204,18 +205,18 @@ _going_on: list[Twins] = []
 
 
 def records(_: DataSection) -> Records:
-    """The data source of the run that is going on."""
+    """Return the data source of the run that is going on."""
     return _going_on[-1].data.beside(_going_on[-1].neighbour)
 
 
 def client(message: Message, context: Context) -> Message:
-    """The client of the run that is going on."""
+    """Return the client of the run that is going on."""
     return _going_on[-1].answer(message, context)
 
 
 def _stand_in(own: NDArray[Any], is_sum: bool, seed: int) -> NDArray[Any]:
-    """Numbers of the same shape that depend on the request alone; a row that could not be used
-    stays so."""
+    """Return numbers of the same shape that depend on the request alone; a row that could not be
+    used stays so."""
     usable = np.isfinite(own).all(axis=None if is_sum else 1, keepdims=True)
     # Whole multiples of a power of two, so that sums are exact in every order, and small enough for
     # any client's honest report.
@@ -224,7 +225,7 @@ def _stand_in(own: NDArray[Any], is_sum: bool, seed: int) -> NDArray[Any]:
 
 
 def _seen(message: Message) -> Iterator[tuple[str, str]]:
-    """All of a message but the times and names Flower gives it."""
+    """Yield all of a message but the times and names Flower gives it."""
     yield "type", f"{message.metadata.message_type} of {message.metadata.group_id}"
     if message.has_error():
         yield "error", f"{message.error.code}: {message.error.reason}"
@@ -292,8 +293,8 @@ CHECKPOINT = "checkpoint of round"
 
 
 def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
-    """Every field that is not the same in both. Of a run that ended with an error, what it did not
-    come to write is no difference of its own."""
+    """Return every field that is not the same in both. Of a run that ended with an error, what it
+    did not come to write is no difference of its own."""
     found = []
     # The run's own statement, then that of a message, explains the rest best.
     for where in sorted(
@@ -308,7 +309,7 @@ def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
 
 
 def fields_of(directory: Path) -> dict[str, str]:
-    """Everything in a run directory: a file's mode, and its content by places."""
+    """Return everything in a run directory: a file's mode, and its content by places."""
     found: dict[str, str] = {}
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
@@ -319,7 +320,7 @@ def fields_of(directory: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> Iterator[tuple[str, str]]:
-    """A file's rows or lines, or a digest of its bytes."""
+    """Yield a file's rows or lines, or a digest of its bytes."""
     if path.suffix == ".sqlite":
         yield from _database(path)
     elif path.suffix == ".csv":
@@ -336,8 +337,8 @@ def _content(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _database(path: Path) -> Iterator[tuple[str, str]]:
-    """Every row of every table, the schema, and how many pages hold what is in no table (how large
-    the file is follows from these, and from how long its times are as text)."""
+    """Yield every row of every table, the schema, and how many pages hold what is in no table (how
+    large the file is follows from these, and from how long its times are as text)."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         database.row_factory = sqlite3.Row
         schema = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
@@ -358,12 +359,12 @@ def _database(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def without_times(line: Any) -> str:
-    """A line, or values as JSON, with words for the times and the identifier of a run, in fields
-    that may hold one."""
+    """Return a line, or values as JSON, with words for the times and the identifier of a run, in
+    fields that may hold one."""
     text = line if isinstance(line, str) else json.dumps(line, default=shown)
     return NAMED.sub(r"\1an identifier", TIMED.sub(r"\1a time", text))
 
 
 def shown(value: bytes) -> str:
-    """How many bytes, and a digest of them."""
+    """Return how many bytes, and a digest of them."""
     return f"{len(value)} bytes, {hashlib.sha256(value).hexdigest()}"

@@ -36,14 +36,14 @@ class Shape:
 
 
 def excess(s: FloatArray | float, mu: float) -> FloatArray:
-    """E(X - s)_+ of a lognormal X of mean one."""
+    """Return E(X - s)_+ of a lognormal X of mean one."""
     at = np.asarray(s, dtype=np.float64)
     shift = np.log(np.maximum(at, 1e-300)) / mu
     return np.asarray(ndtr(mu / 2 - shift) - at * ndtr(-mu / 2 - shift))
 
 
 def point(shape: Shape, epsilon: float, guess: float) -> dict[str, str] | None:
-    """A witness for one point of the curve, or None where the local bound is all there is.
+    """Return a witness for one point of the curve, or None where the local bound is all there is.
 
     `guess` is about the point's delta: what (A), (B) and the cut may cost is measured by it.
     """
@@ -71,7 +71,7 @@ def point(shape: Shape, epsilon: float, guess: float) -> dict[str, str] | None:
 
 
 def _smallest_sum(shape: Shape, zeta: float, allowed: float) -> tuple[float, float]:
-    """The largest m, and its rate, with (A) at most `allowed` times H."""
+    """Return the largest m, and its rate, with (A) at most `allowed` times H."""
     z = np.geomspace(1e-4, 1.0, 400) * zeta
     lacking = z * excess(1 / z, shape.reach)
     nodes, lacking = np.append(0.0, z), np.append(0.0, lacking)
@@ -96,7 +96,7 @@ class _Law:
         self.shape, self.a, self.eta = shape, a, eta
 
     def above(self, t: FloatArray) -> FloatArray:
-        """S(t) for t >= 0."""
+        """Return S(t) for t >= 0."""
         return self._split(self.a, t, 1.0)
 
     def _split(self, own: float, other: FloatArray, scale: float) -> FloatArray:
@@ -110,7 +110,7 @@ class _Law:
         return np.asarray(scale * np.minimum(np.nanmin(rows, axis=0), 1.0))
 
     def sum_witness(self, allowed: float, m: float) -> dict[str, str]:
-        """Nodes, cut and line of the sum of `count` terms."""
+        """Return nodes, cut and line of the sum of `count` terms."""
         count, eta, a = self.shape.count, self.eta, self.a
         cuts = np.geomspace(0.05, 1e6, 500)
         price = count / m * (1 + eta) * self.above(cuts / (1 + eta))

@@ -20,7 +20,8 @@ WINDOW = 80.0
 
 
 def point(k: int, epsilon0: float, clients: int, epsilon: float, *, single: bool) -> dict[str, str]:
-    """A witness for one epsilon: by the blanket, or by the client's own report if that is less."""
+    """Return a witness for one epsilon: by the blanket, or by the client's own report if that is
+    less."""
     growth, a = math.exp(epsilon0), math.exp(epsilon)
     low = 1 / (growth + k - 1)
     masses = np.array([low, low, (k - 2) * low, 1 - k * low])
@@ -40,7 +41,7 @@ def point(k: int, epsilon0: float, clients: int, epsilon: float, *, single: bool
 
 
 def curve(k: int, epsilon0: float, clients: int, times: int, delta: float) -> dict[str, object]:
-    """Points, step, tilt and window for `times` rounds."""
+    """Return points, step, tilt and window for `times` rounds."""
     growth = math.exp(epsilon0)
     low = 1 / (growth + k - 1)
     gamma = k * low

@@ -65,7 +65,7 @@ def shuffled_witness(
     short: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Step, tilt, window, and for each type of round its points.
+    """Return the step, tilt, window, and for each type of round its points.
 
     By the Gram order, or, if `short`, by convex order alone. `printed`: about what the accountant
     says of all rounds together; a single round then has a single point. `tell` gets what is being
@@ -110,7 +110,7 @@ def shuffled_witness(
 
 
 def alike(rounds: Sequence[Round]) -> list[list[int]]:
-    """Rounds that are accounted as one type: with about as many others."""
+    """Group rounds that are accounted as one type: with about as many others."""
     counts = [sum(n for _, n in each.hiding()) for each in rounds]
     order = sorted(range(len(rounds)), key=lambda place: counts[place])
     within = ALIKE
@@ -127,7 +127,7 @@ def alike(rounds: Sequence[Round]) -> list[list[int]]:
 
 
 def _as_one(rounds: Sequence[Round], places: Sequence[int]) -> dict[str, Any]:
-    """The groups of others that every one of these rounds has."""
+    """Return the groups of others that every one of these rounds has."""
     hiding = [rounds[place].hiding() for place in places]
     radii = sorted({radius for each in hiding for radius, _ in each})
     ends = (
@@ -147,7 +147,7 @@ def _as_one(rounds: Sequence[Round], places: Sequence[int]) -> dict[str, Any]:
 
 
 def written(value: fmpq) -> str:
-    """The exact decimal expansion of a rational that has one."""
+    """Return the exact decimal expansion of a rational that has one."""
     with localcontext(prec=400):
         return format(Decimal(int(value.p)) / Decimal(int(value.q)), "f")
 
@@ -167,7 +167,8 @@ def _gram_setting(setting: GroupDistances) -> RoundGeometry:
 
 
 def _deviation(shape: Shape | RoundGeometry) -> float:
-    """Of one round's privacy loss, by a normal estimate; at most the local one."""
+    """Return the deviation of one round's privacy loss, by a normal estimate; at most the local
+    one."""
     if not shape.count:
         return shape.move
     if isinstance(shape, RoundGeometry):
@@ -178,7 +179,7 @@ def _deviation(shape: Shape | RoundGeometry) -> float:
 def _points(
     find: Find, move: float, step: float, deviation: float, left: float, pace: Pace
 ) -> list[dict[str, Any]]:
-    """Upwards from epsilon = 0 until no more than `left` is left."""
+    """Return points upwards from epsilon = 0 until no more than `left` is left."""
     points: list[dict[str, Any]] = []
     index, stride, in_vain = 0, pace.stride, 0
     guess = float(excess(1.0, deviation))
@@ -200,7 +201,7 @@ def _points(
 def _told(
     find: Find, tell: Callable[[str], None], kind: str, epsilon: float, guess: float
 ) -> tuple[float, dict[str, Any] | None]:
-    """`find`, of whose next point it is told."""
+    """Call `find`, of whose next point `tell` is told."""
     tell(f"{kind}: a point at epsilon {epsilon:.3g}")
     return find(epsilon, guess)
 
@@ -208,7 +209,7 @@ def _told(
 def _only_point(
     shape: Shape | RoundGeometry, setting: GroupDistances, delta: float, step: str
 ) -> tuple[dict[str, Any], float]:
-    """A witness at the epsilon `step`, and what it proves there."""
+    """Return a witness at the epsilon `step`, and what it proves there."""
     found, witness = math.inf, None
     if isinstance(shape, RoundGeometry):
         witness = _by_gram_order(shape, float(step), delta)[1]
@@ -232,7 +233,7 @@ def _by_gram_order(
 def _by_convex_order(
     shape: Shape, groups: Groups, epsilon: float, guess: float
 ) -> tuple[float, dict[str, Any] | None]:
-    """The witness made for `guess`, and once more where the guess was far off."""
+    """Return the witness made for `guess`, and once more where the guess was far off."""
     best: tuple[float, dict[str, Any] | None] = (math.inf, None)
     if not shape.count or not shape.reach:
         return best

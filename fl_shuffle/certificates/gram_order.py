@@ -49,7 +49,7 @@ LEAST = 0.02
 
 
 def gram_point(setting: RoundGeometry, epsilon: float, delta: float) -> dict[str, object] | None:
-    """A witness for the point at `epsilon`; the accountant finds `delta` there.
+    """Return a witness for the point at `epsilon`; the accountant finds `delta` there.
 
     None where there are no constants.
     """
@@ -102,7 +102,8 @@ def gram_point(setting: RoundGeometry, epsilon: float, delta: float) -> dict[str
 def _trees(
     setting: RoundGeometry, term: MainTerm, swap: Swap, a: float, tolerance: float
 ) -> list[str]:
-    """For each group a tree whose leaves say hardly more than the worst configuration known."""
+    """Return for each group a tree whose leaves say hardly more than the worst configuration
+    known."""
     scales = [
         float(term.value(area, p, area.ends)[0].max())
         for area, p in zip(setting.covers, swap.weights, strict=True)
@@ -137,7 +138,7 @@ def _trees(
 
 
 def _better_split(area: Cover, box: Box, a: float) -> str:
-    """The side to halve: that which leaves the corners of the halves lower."""
+    """Return the side to halve: that which leaves the corners of the halves lower."""
 
     def left(side: str) -> float:
         halves = [_sides(area, *half) for half in _halves(*box, side) if _holds(area, *half)]
@@ -150,7 +151,7 @@ def _better_split(area: Cover, box: Box, a: float) -> str:
 
 
 def _sides(area: Cover, i: int, j: int, columns: int, rows: int) -> tuple[float, ...]:
-    """A box of the verifier's square in the coordinates of `Cover`."""
+    """Return a box of the verifier's square in the coordinates of `Cover`."""
     if area.client_unit:
         x, y = math.pi / columns, math.pi / rows
         return i * x, (i + 1) * x, j * y, (j + 1) * y
@@ -161,21 +162,21 @@ def _sides(area: Cover, i: int, j: int, columns: int, rows: int) -> tuple[float,
 
 
 def _holds(area: Cover, i: int, j: int, columns: int, rows: int) -> bool:
-    """Whether some configuration may lie there."""
+    """Return whether some configuration may lie there."""
     if area.client_unit:
         return i * rows + j * columns < columns * rows
     return bool(len(area.kept(np.array([_sides(area, i, j, columns, rows)]))))
 
 
 def _halves(i: int, j: int, columns: int, rows: int, side: str) -> list[Box]:
-    """In the verifier's order."""
+    """Return the halves in the verifier's order."""
     if side == "x":
         return [(2 * i + x, j, 2 * columns, rows) for x in (0, 1)]
     return [(i, 2 * j + y, columns, 2 * rows) for y in (0, 1)]
 
 
 def _written(split: dict[Box, str], letter: Callable[[int, int, int, int], str]) -> str:
-    """The tree, depth first."""
+    """Return the tree, depth first."""
     found, open_boxes = [], [(0, 0, 1, 1)]
     while open_boxes:
         box = open_boxes.pop()
@@ -186,7 +187,7 @@ def _written(split: dict[Box, str], letter: Callable[[int, int, int, int], str])
 
 
 def _letter(area: Cover, box: Box, a: float) -> str:
-    """Which e of Lemma 3 ranks first."""
+    """Return which e of Lemma 3 ranks first."""
     if not _holds(area, *box):
         return NOTHING
     low1, high1, low2, high2 = (np.array([x]) for x in _sides(area, *box))
@@ -207,14 +208,14 @@ def _letter(area: Cover, box: Box, a: float) -> str:
 
 
 def _weights(radius: float) -> tuple[FloatArray, FloatArray]:
-    """Values and masses of Z, of mean one and parameter `radius`."""
+    """Return values and masses of Z, of mean one and parameter `radius`."""
     g = np.linspace(-12.0, 12.0, 2001)
     p = np.exp(-0.5 * g * g)
     return np.exp(radius * g - 0.5 * radius * radius), p / p.sum()
 
 
 def _below_rate(setting: RoundGeometry, swap: Swap) -> float:
-    """The rate at which (A) is least."""
+    """Return the rate at which (A) is least."""
     rates = np.geomspace(1e-2, 1e3, 300)
     logs = rates * swap.m - 1 - np.log(rates * swap.m)
     for c, n in setting.groups:
@@ -225,7 +226,7 @@ def _below_rate(setting: RoundGeometry, swap: Swap) -> float:
 
 
 def _above_rate(setting: RoundGeometry, swap: Swap) -> float:
-    """The rate at which (C) is least."""
+    """Return the rate at which (C) is least."""
     kappa = swap.alpha / (2 * swap.m)
     reach = swap.zeta - LAMBDA
     rates = np.geomspace(0.02, 250, 300) / (kappa * reach * reach)

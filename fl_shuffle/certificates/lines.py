@@ -31,7 +31,7 @@ LOCAL = {"by": "local"}
 def line(
     p: FloatArray, x: FloatArray, count: int, smooth: float, most: int = MOST
 ) -> dict[str, str]:
-    """theta, step, smoothing and last frequency for `count` terms with masses `p` at `x`.
+    """Return theta, step, smoothing and last frequency for `count` terms with masses `p` at `x`.
 
     `smooth`: the added variable's deviation, in those of the sum; it is more where there would be
     more than `most` frequencies.
@@ -58,7 +58,7 @@ def line(
 
 
 def value(chosen: dict[str, str], p: FloatArray, x: FloatArray, count: int) -> float:
-    """About what the verifier finds with `line`'s choice."""
+    """Return about what the verifier finds with `line`'s choice."""
     theta, step, v = (float(chosen[name]) for name in ("theta", "h", "smoothing"))
     s = theta + 1j * step * np.arange(int(chosen["last"]) + 1)
     logs = count * np.log1p(np.expm1(np.multiply.outer(s, x)) @ p) + v * s * s / 2 - 2 * np.log(s)
@@ -69,7 +69,8 @@ def value(chosen: dict[str, str], p: FloatArray, x: FloatArray, count: int) -> f
 def one_point(
     only: Callable[[str], tuple[dict[str, Any], float]], printed: float, delta: float
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """For a single round: epsilon = 0 by the local bound, one point near `printed`; the window.
+    """Return one point for a single round: epsilon = 0 by the local bound, one point near
+    `printed`; the window.
 
     `only`: an epsilon, which is the step -> a witness there and the delta that it proves. Where
     `printed` is zero it is the smallest step that there is.
@@ -91,19 +92,19 @@ def one_point(
 
 
 def single_curve(step: str, witness: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Points and window of one round at one epsilon; copies in the window weigh e^-40."""
+    """Return points and window of one round at one epsilon; copies in the window weigh e^-40."""
     points = [{"index": "0", **LOCAL}, {"index": "1", **witness}]
     return points, {"step": step, "tilt": repr(40 / 64 / float(step)), "cells": "64"}
 
 
 def excess(s: float, mu: float) -> float:
-    """E(X - s)_+ of a lognormal X of mean one."""
+    """Return E(X - s)_+ of a lognormal X of mean one."""
     shift = math.log(s) / mu
     return float(ndtr(mu / 2 - shift) - s * ndtr(-mu / 2 - shift))
 
 
 def _mu_through(epsilon: float, delta: float) -> float:
-    """The mu of a Gaussian curve through (epsilon, delta)."""
+    """Return the mu of a Gaussian curve through (epsilon, delta)."""
     low, high = 1e-9, 100.0
     for _ in range(80):
         middle = math.sqrt(low * high)

@@ -26,7 +26,7 @@ KINDS = {"vector": "shuffled", "sum": "sum"}
 
 
 def certificate_of(query: BoundQuery, answer: Guarantee) -> dict[str, Any]:
-    """What `fl_shuffle.verify` accepts for the question that `answer` answers.
+    """Return what `fl_shuffle.verify` accepts for the question that `answer` answers.
 
     Its epsilon is the one that the verifier proves, at the answer's delta. Raises
     `NotApplicableError` where there is none.
@@ -76,7 +76,7 @@ def _one_class(classes: list[ClientClass]) -> tuple[ClientClass]:
 
 
 def _round(own: ClientClass, times: int) -> dict[str, Any]:
-    """One type of round: `count` clients with the same noise, radius and sensitivity."""
+    """Return one type of round: `count` clients with the same noise, radius and sensitivity."""
     (grid,) = report_grids([own.scale], [own.radius])  # type: ignore[arg-type]
     alike = {"scale": exact(own.scale), "radius": exact(own.radius), "grid": exact(float(grid))}
     # The claim is about any client: each one's sensitivity has to be stated.

@@ -34,7 +34,8 @@ def certificate_of_run(
     short: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Any], float]:
-    """What `fl_shuffle.verify` accepts of one client of a finished run; and its printed epsilon.
+    """Return what `fl_shuffle.verify` accepts of one client of a finished run; and its printed
+    epsilon.
 
     `column`: "shuffled", "sum" or "local"; by default the run's headline. Where a client's own
     noise alone proves as much as "shuffled" says, the claim is of kind local, against more
@@ -98,7 +99,7 @@ def certificate_of_run(
 
 
 def _finished(path: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
-    """A ledger's facts, and what every client spent."""
+    """Return a ledger's facts, and what every client spent."""
     if not path.is_file():
         raise RunError(f"{path} does not exist: this is not a run directory")
     try:

@@ -12,7 +12,8 @@ ACCEPTED = "ACCEPTED: "
 
 
 def verdict_of(path: Path, ledger: Path) -> str:
-    """What `fl-shuffle verify` says of the file beside the ledger; kept as a file of that name."""
+    """Return what `fl-shuffle verify` says of the file beside the ledger; kept as a file of that
+    name."""
     from fl_shuffle.verify.__main__ import main
 
     with redirect_stdout(StringIO()) as said:
@@ -22,7 +23,8 @@ def verdict_of(path: Path, ledger: Path) -> str:
 
 
 def certificate_line(directory: Path, randomizer: str, link: str) -> str:
-    """A run's certificate in a line of its report; `randomizer` and last `link` are the run's.
+    """Return a run's certificate in a line of its report; `randomizer` and last `link` are the
+    run's.
 
     "accepted" only where the verifier accepted the very file that is there beside this ledger:
     links are digests of all that it tells.

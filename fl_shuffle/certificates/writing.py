@@ -29,12 +29,12 @@ DIGITS = 6
 
 
 def exact(value: float | int) -> str:
-    """The exact decimal expansion of a float."""
+    """Return the exact decimal expansion of a float."""
     return format(Decimal(value), "f")
 
 
 def rounded_up(value: float, digits: int = DIGITS) -> str:
-    """At least `value`, with this number of significant digits."""
+    """Return at least `value`, with this number of significant digits."""
     if value <= 0:
         return "0"
     unit = Decimal(10) ** (math.floor(math.log10(value)) - digits + 1)
@@ -42,7 +42,8 @@ def rounded_up(value: float, digits: int = DIGITS) -> str:
 
 
 def smallest_epsilon(holds: Callable[[float], bool], start: float, within: float = 1e-6) -> float:
-    """The smallest epsilon, to `within` of it, that holds; looked for upwards from `start`."""
+    """Return the smallest epsilon, to `within` of it, that holds; looked for upwards from
+    `start`."""
     low, high = 0.0, max(start, 1e-9)
     while not holds(high):
         low, high = high, 2 * high
@@ -63,8 +64,8 @@ def proven(
     work: float = WORK,
     told: Callable[[int], None] | None = None,
 ) -> Profile:
-    """The curve that the verifier finds with this much work; `NotApplicableError` where it would
-    refuse the witness. `told` gets the number of points begun."""
+    """Return the curve that the verifier finds with this much work; `NotApplicableError` where it
+    would refuse the witness. `told` gets the number of points begun."""
     stated, chosen = Fields(dict(facts), "facts"), Fields(dict(witness), "witness")
     try:
         return KINDS[kind].bound(stated, chosen, Work(work, told))
@@ -85,7 +86,7 @@ def certificate(
     page: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The claim of the smallest epsilon that facts and witness bear, at `delta`.
+    """Return the claim of the smallest epsilon that facts and witness bear, at `delta`.
 
     `start`: an epsilon near which it is looked for, such as the printed one. `page`: a witness by
     convex order alone, whose epsilon is stated beside it, or which takes its place where it proves
@@ -137,7 +138,7 @@ def certificate(
 def randomized_response(
     k: int, epsilon0: float, clients: int, times: int, delta: float, start: float
 ) -> dict[str, Any]:
-    """A certificate for `times` rounds of `clients` reports of k-ary randomized response."""
+    """Return a certificate for `times` rounds of `clients` reports of k-ary randomized response."""
     facts = {
         "randomizer": {"name": "krr", "k": str(k), "epsilon0": exact(epsilon0)},
         "clients": str(clients),
@@ -162,7 +163,7 @@ def randomized_response(
 
 
 def text_of(written: Mapping[str, Any]) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return json.dumps(written, separators=(",", ":")) + "\n"
 
 

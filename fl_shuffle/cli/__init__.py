@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answered(words: Sequence[str]) -> int:
-    """What a command does, or which there are."""
+    """Return what a command does, or which there are."""
     (command, *rest), note = renamed(words or ["--help"])
     if note:
         say(note, out=sys.stderr)
@@ -92,7 +92,7 @@ def _answered(words: Sequence[str]) -> int:
 
 
 def _line(error: Exception, command: str) -> str:
-    """What a user, a file or the machine did wrong, in one line; none of a defect."""
+    """Return what a user, a file or the machine did wrong, in one line; none of a defect."""
     if isinstance(error, ModuleNotFoundError) and error.name in REQUIRED:
         # The accountant runs without these; an import that fails for another reason is a defect.
         listed = [each for each in requirements() if re.match(rf"{error.name}\b", each)]

@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> CommandAnswer:
-    """What a configuration will cost, or what of it keeps a target."""
+    """Return what a configuration will cost, or what of it keeps a target."""
     from fl_shuffle.cli.cost import said_of_cost, said_of_grid, said_of_target
 
     settings = overrides(arguments, OF_BOUND)
@@ -91,7 +91,7 @@ def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> Co
 
 
 def _one(query: BoundQuery, arguments: Namespace) -> CommandAnswer:
-    """One bound; with --certificate the one that a certificate is written for."""
+    """Return one bound; with --certificate the one that a certificate is written for."""
     if arguments.certificate is not None and query.method is None:
         # Certificates are written for these bounds; another may be a little smaller.
         vector = "sum" if query.release == "sum" else "vector"
@@ -129,7 +129,7 @@ def _proofs() -> str:
 
 
 def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
-    """What goes with the number."""
+    """Return what goes with the number."""
     lines = [] if ratio is None else [ratio_line(ratio)]
     if "epsilon_add_remove" in answer.details:
         lines.append(f"epsilon {answer.details['epsilon_add_remove']:.6g}: {ADD_REMOVE_WORDS}")
@@ -145,7 +145,7 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
 
 
 def _solved(name: str, values: dict[str, Any]) -> CommandAnswer:
-    """The most (or least) of one number of the question that keeps a target."""
+    """Return the most (or least) of one number of the question that keeps a target."""
     if name in ("delta", "epsilon"):
         other = "epsilon" if name == "delta" else "delta"
         raise ConfigError(
@@ -173,7 +173,7 @@ def _solved(name: str, values: dict[str, Any]) -> CommandAnswer:
 
 
 def _all(query: BoundQuery, arguments: Namespace) -> CommandAnswer:
-    """Every bound that applies, and why others do not."""
+    """Return every bound that applies, and why others do not."""
     tell("asking every bound")
     results: dict[str, Guarantee] = {}
     refusals: dict[str, str] = {}
@@ -200,12 +200,12 @@ def _all(query: BoundQuery, arguments: Namespace) -> CommandAnswer:
 
 
 def _ratio(ratio: float | None) -> dict[str, float | None]:
-    """The proven number over the lower bound, also under the name of version 0.2."""
+    """Return the proven number over the lower bound, also under the name of version 0.2."""
     return {"tightness": ratio, "proven_over_lower": ratio}
 
 
 def _table(query: BoundQuery, results: dict[str, Guarantee]) -> list[str]:
-    """What is asked, and under a heading for each status a line for each answer."""
+    """Return what is asked, and under a heading for each status a line for each answer."""
     asked, given = ("epsilon", "delta") if query.epsilon is None else ("delta", "epsilon")
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
     noun = "report" if query.clients == 1 else "reports"

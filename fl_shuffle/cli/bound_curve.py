@@ -36,8 +36,8 @@ FORMS = "must be FIRST:LAST:COUNT, as 1e3:1e5:100, or a list, as 10,100,1000"
 
 
 def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> CommandAnswer:
-    """The answers of one or several methods, for one or several randomizers, over one number; a
-    picture of them with --plot.
+    """Return the answers of one or several methods, for one or several randomizers, over one
+    number; a picture of them with --plot.
 
     Raises `ConfigError` where no method answers at any value, and `InvalidValueError` for a value
     that the question does not allow.
@@ -92,7 +92,7 @@ def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> CommandAnswe
 
 
 def _methods(given: str | None, *, everything: bool) -> list[str | None]:
-    """Names of methods, each once; None stands for the smallest proven bound."""
+    """Return names of methods, each once; None stands for the smallest proven bound."""
     if everything:
         if given is not None:
             raise ConfigError("--all asks every method: leave out --method")
@@ -106,14 +106,16 @@ def _methods(given: str | None, *, everything: bool) -> list[str | None]:
 
 
 def _randomizers(given: str | None) -> list[str | None]:
-    """The randomizers between semicolons, each once; None stands for any of the local budget."""
+    """Return the randomizers between semicolons, each once; None stands for any of the local
+    budget."""
     if given is None:
         return [None]
     return list(dict.fromkeys(name.strip() for name in given.split(";")))
 
 
 def _once(curves: Sequence[Curve]) -> list[Curve]:
-    """The curves, and only one without a randomizer where a method says the same of all of them."""
+    """Return the curves, and only one without a randomizer where a method says the same of all of
+    them."""
     kept: dict[str, Curve] = {}
     for curve in curves:
         same = [each for each in curves if each.method == curve.method]
@@ -126,7 +128,8 @@ def _once(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def axis_of(text: str) -> tuple[str, list[int | float]]:
-    """The question's number and its values: `NAME=FIRST:LAST:COUNT` or `NAME=VALUE,VALUE,...`.
+    """Return the question's number and its values: `NAME=FIRST:LAST:COUNT` or
+    `NAME=VALUE,VALUE,...`.
 
     Positive ends are joined in equal ratios, others in equal steps; of a whole number every value
     is rounded to one, and stands once.
@@ -172,7 +175,7 @@ def _number(text: str, word: str) -> float:
 
 
 def _listed(text: str, word: str, kind: str) -> int | float:
-    """A value of a list: of a whole number none is rounded."""
+    """Return a value of a list: of a whole number none is rounded."""
     value = _number(text, word)
     whole = value == int(value)
     if kind == "int" and not whole:
@@ -184,7 +187,7 @@ def _said(
     axis: str, points: list[int | float], y_label: str, curves: list[Curve],
     refusals: dict[str, str], path: Path | None,
 ) -> CommandAnswer:  # fmt: skip
-    """A table, or where the picture is, and what each column may claim."""
+    """Return a table, or where the picture is, and what each column may claim."""
     lines = [f"{y_label} over {axis}"]
     if path is None:
         columns = {curve.name: list(map(short, curve.numbers.tolist())) for curve in curves}

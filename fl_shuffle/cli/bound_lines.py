@@ -61,7 +61,7 @@ def _opened(name: str) -> Any:
 
 
 def _batches(file: IO[bytes]) -> Iterator[list[bytes | None]]:
-    """Lines, some at a time; None for one that is too long."""
+    """Yield lines, some at a time; None for one that is too long."""
     batch, size = list[bytes | None](), 0
     while line := file.readline(LARGEST_LINE + 1):
         whole = len(line) <= LARGEST_LINE
@@ -77,7 +77,7 @@ def _batches(file: IO[bytes]) -> Iterator[list[bytes | None]]:
 
 
 def _question(line: bytes | None) -> Asked | ConfigError:
-    """The object that a line is, or what is wrong with it."""
+    """Return the object that a line is, or what is wrong with it."""
     if line is None:
         return ConfigError(f"a line may have at most {LARGEST_LINE:,} bytes")
     try:

@@ -35,14 +35,14 @@ SHOWN_CLASSES = 20
 
 
 def said_of_cost(config: Config) -> CommandAnswer:
-    """The cost of all rounds."""
+    """Return the cost of all rounds."""
     tell(f"counting {config.run.rounds:,} rounds of {config.data.clients:,} clients")
     return _said(config, cost_of(config, tell))
 
 
 def said_of_target(config: Config, name: str, epsilon: float) -> CommandAnswer:
-    """The most (or least) of a setting that keeps the most exposed client within `epsilon`, and the
-    cost with it."""
+    """Return the most (or least) of a setting that keeps the most exposed client within `epsilon`,
+    and the cost with it."""
     tell(f"looking for {name}")
     value, solved, found = solve_configuration(config, name, epsilon)
     key, costs = SOLVABLE[name]
@@ -52,7 +52,7 @@ def said_of_target(config: Config, name: str, epsilon: float) -> CommandAnswer:
 
 
 def said_of_grid(config: Config, grid: Sequence[str]) -> CommandAnswer:
-    """The cost of each combination of settings, and what it gains and loses."""
+    """Return the cost of each combination of settings, and what it gains and loses."""
     rows = []
     for point in Sweep.of(config.to_dict(), parse_grid(grid), 1).points:
         tell(", ".join(f"{key} = {value}" for key, value in point.settings.items()))
@@ -67,7 +67,7 @@ def said_of_grid(config: Config, grid: Sequence[str]) -> CommandAnswer:
 
 
 def said_of_time(config: Config) -> CommandAnswer:
-    """How long the rounds will take here."""
+    """Return how long the rounds will take here."""
     from fl_shuffle.federation.launch import worker_count
     from fl_shuffle.planner.run_time import run_time_of
 
@@ -95,7 +95,7 @@ def _said(config: Config, found: Cost) -> CommandAnswer:
 
 
 def _lines(config: Config, found: Cost) -> list[str]:
-    """The number, and what must be known to read it."""
+    """Return the number, and what must be known to read it."""
     summed, privacy = config.privacy.release == "sum", config.privacy
     lines = [
         f"{found.status} cost of {found.rounds} rounds, unit = {found.unit}: epsilon <= "
@@ -132,7 +132,7 @@ def _lines(config: Config, found: Cost) -> list[str]:
 
 
 def _table(config: Config, found: Cost) -> list[str]:
-    """The classes with the largest epsilons."""
+    """Return the classes with the largest epsilons."""
     alone = "by itself" if config.privacy.release == "sum" else "without shuffler"
     rows = [["clients", "hides among", "epsilon0", "noise", "epsilon", alone, "lower"]]
     ranked = sorted(found.classes, key=lambda each: -each.epsilon)
@@ -146,7 +146,7 @@ def _table(config: Config, found: Cost) -> list[str]:
 
 
 def _totals_table(config: Config, found: Cost) -> list[str]:
-    """What is planned for each total, the strictest first."""
+    """Return what is planned for each total, the strictest first."""
     if not found.totals:
         return []
     head = ["total", "clients", "clipping norm", "noise", "one report", "all rounds", "of total"]
@@ -179,7 +179,7 @@ def _totals_table(config: Config, found: Cost) -> list[str]:
 
 
 def _noise_lines(config: Config, found: Cost) -> list[str]:
-    """How much noise a round's mean has beside what a client may add to it."""
+    """Return how much noise a round's mean has beside what a client may add to it."""
     times, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
     if times is None:
         return []

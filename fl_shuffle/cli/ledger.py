@@ -127,7 +127,7 @@ def client_number(run: RunRecord, asked: str) -> int:
 
 
 def _history(run: RunRecord, client: int | None) -> SpendHistory:
-    """What one client, or each of them, had spent after every round."""
+    """Return what one client, or each of them, had spent after every round."""
     # What is written down is shown without loading the accountant.
     from fl_shuffle.report.history import spend_history
 
@@ -154,7 +154,7 @@ def _recounted(run: RunRecord) -> int:
 
 
 def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
-    """One table; with several runs, their names stand in the first column."""
+    """Return one table; with several runs, their names stand in the first column."""
     found = [make(record) for record in records]
     if len(found) == 1:
         return found[0]
@@ -202,7 +202,7 @@ def _say_check(run: RunRecord, client: int) -> None:
 
 
 def _bill(run: RunRecord, client: int, own: Mapping[str, Any]) -> list[str]:
-    """What one client spent in one run, in words."""
+    """Return what one client spent in one run, in words."""
     rounds = participation_table(run, client=client)["round"].tolist()
     columns = [
         f"{name} {own[f'{name}_epsilon']:.4g}"
@@ -238,14 +238,14 @@ def _bill(run: RunRecord, client: int, own: Mapping[str, Any]) -> list[str]:
 
 
 def _remark(note: tuple[int, str, str]) -> str:
-    """A warning, an assumption or a remark of a run, and the round it belongs to."""
+    """Return a warning, an assumption or a remark of a run, and the round it belongs to."""
     number, kind, text = note
     said = text if text.startswith(kind) else f"{kind}: {text}"
     return f"round {number}, {said}" if number else said
 
 
 def _spans(rounds: Sequence[int]) -> str:
-    """Numbers in runs, of each its first and last: 1-3, 5."""
+    """Return numbers in runs, of each its first and last: 1-3, 5."""
     # In a run a number less its place stays the same.
     runs = groupby(enumerate(rounds), lambda pair: pair[1] - pair[0])
     spans = [[number for _, number in run] for _, run in runs]

@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _read(path: Path) -> tuple[str, str]:
-    """A file's text, as it is and by the names of today."""
+    """Return a file's text, as it is and by the names of today."""
     if path.is_dir():
         raise ConfigError(
             f"{path} is a folder: what a run was started with stays as it is; name a TOML file"

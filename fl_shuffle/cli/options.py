@@ -27,8 +27,8 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
 
 
 def overrides(arguments: Namespace, sections: Collection[str]) -> list[str]:
-    """Every `section.key=value`: as it was set, or what a short option stands for; none may be set
-    twice."""
+    """Return every `section.key=value`: as it was set, or what a short option stands for; none may
+    be set twice."""
     given = {}
     for key, each in SETTINGS.items():
         wanted = each.flag and key.partition(".")[0] in sections

@@ -95,7 +95,8 @@ class _Parser(Parser):
         self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
 
     def parse_args(self, *given: Any, **named: Any) -> Any:
-        """As `argparse` does; of an option that there is not, the nearest that there is."""
+        """Parse as `argparse` does; for an option that there is not, name the nearest that there
+        is."""
         parsed, rest = self.parse_known_args(*given, **named)
         if rest:
             options = [name for name in self._option_string_actions if name.startswith("--")]
@@ -105,7 +106,7 @@ class _Parser(Parser):
 
 
 def parser_of(command: str) -> Parser:
-    """The options of one command."""
+    """Return the options of one command."""
     configure = globals()[command]
     parser = _Parser(prog=f"fl-shuffle {command}", description=configure.__doc__)
     configure(parser)
@@ -114,7 +115,7 @@ def parser_of(command: str) -> Parser:
 
 
 def first_screen() -> list[str]:
-    """The commands in groups."""
+    """Return the commands in groups."""
     width = max(map(len, SUBCOMMANDS))
     lines = ["usage: fl-shuffle COMMAND ...", ""]
     for group, commands in COMMANDS.items():
@@ -125,28 +126,28 @@ def first_screen() -> list[str]:
 
 
 def option(parser: Group, name: str, metavar: str, help: str, **more: Any) -> None:
-    """An option with a value, or a positional argument."""
+    """Add an option with a value, or a positional argument."""
     parser.add_argument(name, metavar=metavar, help=help, **more)
 
 
 def flag(parser: Group, name: str, help: str) -> None:
-    """An option without a value."""
+    """Add an option without a value."""
     parser.add_argument(name, action="store_true", help=help)
 
 
 def form(parser: Group, help: str, *more: str) -> None:
-    """How a table is written."""
+    """Add the option for how a table is written."""
     forms = ("table", "csv", "json", *more)
     parser.add_argument("--format", default="table", choices=forms, help=help)
 
 
 def repeated(parser: Group, name: str, metavar: str, help: str) -> None:
-    """An option that may be given several times."""
+    """Add an option that may be given several times."""
     option(parser, name, metavar, help, action="append", default=[])
 
 
 def overrides(parser: Parser, sections: Iterable[str] = ()) -> None:
-    """`--set`, and the short options of the settings of these sections that declare one."""
+    """Add `--set`, and the short options of the settings of these sections that declare one."""
     from fl_shuffle.configuration.reading import SECTIONS
 
     what = "override one setting of the configuration; may be repeated"

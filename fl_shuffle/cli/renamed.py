@@ -29,7 +29,7 @@ VALUES = {
 
 
 def renamed(words: Sequence[str]) -> tuple[list[str], str]:
-    """The words in today's names, and a note where they were others (else an empty one).
+    """Return the words in today's names, and a note where they were others (else an empty one).
 
     Raises `ConfigError`, naming what replaces it, for what has no other name alone.
     """
@@ -52,7 +52,7 @@ def renamed(words: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _todays_options(command: str, words: Sequence[str]) -> list[str]:
-    """The words after a command, with its options and their values by the names of today."""
+    """Return the words after a command, with its options and their values by the names of today."""
     found: list[str] = []
     before = ""
     for word in words:

@@ -63,9 +63,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _require_files(config: Config | None, arguments: Namespace) -> None:
-    """What can be said without PyTorch: a folder that is taken or no run's, files and packages that
-    are not there."""
-
+    """Raise what can be said without PyTorch: a folder that is taken or no run's, files and
+    packages that are not there."""
     if config is None:
         require_begun(Path(arguments.resume).resolve())
         return
@@ -81,8 +80,7 @@ def _require_files(config: Config | None, arguments: Namespace) -> None:
 
 
 def _shipped() -> list[str]:
-    """Each shipped configuration, and what it says of itself."""
-
+    """Return each shipped configuration, and what it says of itself."""
     lines = []
     for name, path in shipped().items():
         text = path.read_text(encoding="utf-8").splitlines()

@@ -54,7 +54,8 @@ def run(arguments: Namespace) -> int:
 def _progress(
     plan: Sweep, failures: list[str], *, quiet: bool
 ) -> Iterator[Callable[[SweepEvent], None]]:
-    """One bar over all rounds on a terminal, a line per run elsewhere; failures are collected."""
+    """Show one bar over all rounds on a terminal, a line per run elsewhere; failures are
+    collected."""
     console, runs = Console(stderr=True), len(plan.points)
     done: dict[str, int] = {}
     ended = 0
@@ -89,7 +90,7 @@ def _named(point: SweepPoint) -> str:
 
 
 def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
-    """The table, what failed, and where everything is."""
+    """Return the table, what failed, and where everything is."""
     table = sweep_table(result.table)
     lines = as_text(table, "table", terminal_width(sys.stdout)).splitlines()
     lines += ["", f"epsilon: the largest over a combination's runs; {EACH_ALONE}"]

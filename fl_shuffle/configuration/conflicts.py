@@ -63,7 +63,8 @@ def rules(config: Config) -> list[Conflict]:
 
 
 def _noise(config: Config) -> list[Conflict]:
-    """Clipping, the formula of the noise, and the budgets that it is calibrated to."""
+    """Return conflicts of clipping, the formula of the noise, and the budgets that it is calibrated
+    to."""
     privacy, budgets = config.privacy, config.budgets
     client, listed = privacy.unit == "client", len(budgets.epsilons)
     clips, share = ("update",) if client else ("record", "average"), budgets.conservative_fraction
@@ -141,13 +142,13 @@ def _noise(config: Config) -> list[Conflict]:
 
 
 def _of_randomizer(concerned: bool, conflicts: Iterable[Conflict]) -> list[Conflict]:
-    """Those of one kind of noise, which other runs do not have."""
+    """Return the conflicts of one kind of noise, which other runs do not have."""
     return [replace(each, found=concerned and each.found) for each in conflicts]
 
 
 def _discrete_noise(config: Config) -> list[Conflict]:
-    """Discrete noise is offered where its guarantee is proven, and where its distribution
-    matters."""
+    """Return conflicts of discrete noise: it is offered where its guarantee is proven, and where
+    its distribution matters."""
     run, privacy, key = config.run, config.privacy, "privacy.randomizer"
     conflicts = (
         Conflict(
@@ -218,7 +219,8 @@ def _without_noise_of_budgets(
 
 
 def _declared_noise(config: Config) -> list[Conflict]:
-    """A mechanism that clients declare is their own training, which nothing else may change."""
+    """Return conflicts of a mechanism that clients declare: it is their own training, which nothing
+    else may change."""
     privacy, key = config.privacy, "privacy.randomizer"
     conflicts = (
         Conflict(
@@ -251,7 +253,8 @@ def _declared_noise(config: Config) -> list[Conflict]:
 
 
 def _no_noise(config: Config) -> list[Conflict]:
-    """A baseline has no privacy: what is set of it would have no effect, or could not be kept."""
+    """Return conflicts of a baseline, which has no privacy: what is set of it would have no effect,
+    or could not be kept."""
     privacy, key = config.privacy, "privacy.randomizer"
     conflicts = (
         Conflict(
@@ -304,7 +307,7 @@ def _no_noise(config: Config) -> list[Conflict]:
 
 
 def _clients(config: Config) -> list[Conflict]:
-    """The number of clients, and of those who are assumed to be honest."""
+    """Return conflicts of the number of clients, and of those who are assumed to be honest."""
     privacy, clients, honest = config.privacy, config.data.clients, config.privacy.assumed_honest
     remedy = "raise data.clients"
     if clients > 1:
@@ -334,7 +337,8 @@ def _clients(config: Config) -> list[Conflict]:
 
 
 def _shuffler(config: Config) -> list[Conflict]:
-    """A shuffler of its own is for a deployment, in rounds that are batches of whole reports."""
+    """Return conflicts of a shuffler of its own, which is for a deployment, in rounds that are
+    batches of whole reports."""
     privacy, sequential = config.privacy, config.training.schedule == "sequential"
     separate, several = privacy.shuffler == "separate", privacy.reports_per_round > 1
     return [
@@ -370,7 +374,7 @@ def _shuffler(config: Config) -> list[Conflict]:
 
 
 def _release(config: Config) -> list[Conflict]:
-    """What leaves the shuffler must fit what takes it in."""
+    """Return conflicts of what leaves the shuffler, which must fit what takes it in."""
     privacy, summed = config.privacy, config.privacy.release == "sum"
     single = "or set privacy.release = 'reports'"
     return [
@@ -397,7 +401,7 @@ def _release(config: Config) -> list[Conflict]:
 
 
 def _local_training(config: Config) -> list[Conflict]:
-    """What a client may do with its records before it reports."""
+    """Return conflicts of what a client may do with its records before it reports."""
     training = config.training
     by_record = config.privacy.unit != "client"
     several = "have no per-record sensitivity", "set privacy.unit = 'client'"
@@ -431,7 +435,7 @@ def _local_training(config: Config) -> list[Conflict]:
 
 
 def _data_and_schedule(config: Config) -> list[Conflict]:
-    """Settings that another one has made up for, and would change nothing."""
+    """Return conflicts of settings that another one has made up for, and would change nothing."""
     run, data, plain = config.run, config.data, DataSection()
     no_use = f"changes nothing with data.partition = {data.partition!r}, which says whose all are"
     return [
@@ -462,7 +466,8 @@ def _data_and_schedule(config: Config) -> list[Conflict]:
 
 
 def _noise_per_sum(config: Config) -> list[Conflict]:
-    """Pooled noise stands for reports that nobody sees: it is refused where somebody does."""
+    """Return conflicts of pooled noise, which stands for reports that nobody sees: it is refused
+    where somebody does."""
     randomizer, analyzer = config.privacy.randomizer, config.server.analyzer
     reasons = [
         (

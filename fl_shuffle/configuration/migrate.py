@@ -63,7 +63,7 @@ class _Scanner:
             self.skip(BLANK)
 
     def key(self) -> list[_Key]:
-        """A dotted key."""
+        """Return a dotted key."""
         parts: list[_Key] = []
         while not parts or self.meets("."):
             self.skip(SPACE)
@@ -76,7 +76,7 @@ class _Scanner:
         return parts
 
     def pair(self, table: tuple[str, ...]) -> None:
-        """A key, and its value."""
+        """Read a key, and its value."""
         parts = self.key()
         path = (*table, *(part.name for part in parts))
         if len(path) == 2:
@@ -88,7 +88,7 @@ class _Scanner:
         self.value(path)
 
     def value(self, path: tuple[str, ...]) -> None:
-        """A value, whose setting is called `path`."""
+        """Read a value, whose setting is called `path`."""
         if self.meets("["):
             self.skip(BLANK)
             while not self.meets("]"):

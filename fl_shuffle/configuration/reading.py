@@ -59,7 +59,7 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
 
 
 def without_effect(config: Config) -> dict[str, str]:
-    """`section.key` of what nothing reads, each with the setting that has it so.
+    """Return `section.key` of what nothing reads, each with the setting that has it so.
 
     This covers no runs with user-defined apps, which may read anything.
     """
@@ -77,7 +77,7 @@ def without_effect(config: Config) -> dict[str, str]:
 
 
 def idle_settings(config: Config) -> tuple[str, ...]:
-    """One line for every setting that is not at its default and changes nothing."""
+    """Return one line for every setting that is not at its default and changes nothing."""
     return tuple(
         f"{key} = {value_of(config, key)!r} has no effect with{reason}"
         for key, reason in without_effect(config).items()
@@ -86,7 +86,7 @@ def idle_settings(config: Config) -> tuple[str, ...]:
 
 
 def own_parts(config: Config) -> dict[str, str]:
-    """`section.key` -> `module:attribute` of every part that is not this package's own."""
+    """Return `section.key` -> `module:attribute` of every part that is not this package's own."""
     paths = {key: str(value_of(config, key)) for key, each in SETTINGS.items() if each.own}
     return {
         key: path
@@ -96,13 +96,13 @@ def own_parts(config: Config) -> dict[str, str]:
 
 
 def value_of(config: Config, key: str) -> object:
-    """The value of `section.key`."""
+    """Return the value of `section.key`."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)
 
 
 def resolve_config(config: ConfigLike, overrides: Overrides | None = None) -> Config:
-    """The validated configuration. `overrides` maps `section.key` to a value.
+    """Return the validated configuration. `overrides` maps `section.key` to a value.
 
     `config` is a TOML file, a run's folder (its own configuration again), tables or a `Config`. A
     relative path that does not exist is looked for among the shipped files. Names of earlier
@@ -128,8 +128,8 @@ def resolve_config(config: ConfigLike, overrides: Overrides | None = None) -> Co
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """What a TOML file holds, as it stands there, or the configuration of a run's folder; raises
-    `ConfigError`."""
+    """Return what a TOML file holds, as it stands there, or the configuration of a run's folder;
+    raises `ConfigError`."""
     folder = path.is_dir()
     source = path / "config.json" if folder else shipped_or_own(path)
     what = str(source) if folder else f"configuration file {source}"
@@ -157,7 +157,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def overridden(tables: dict[str, Any], overrides: Overrides = ()) -> Config:
-    """The configuration of these tables, with overrides applied in order.
+    """Return the configuration of these tables, with overrides applied in order.
 
     A budgets file that is named without `levels` is taken as it is, whatever the tables have for
     other budgets. Raises as `parse_config` does, and `ConfigError` for an override that is
@@ -191,8 +191,8 @@ def shipped() -> dict[str, Path]:
 
 
 def shipped_or_own(path: Path) -> Path:
-    """The path itself, or the shipped file of this name where there is none: `quickstart`, or
-    `configs/quickstart.toml`. Raises `ConfigError` for a name that is neither."""
+    """Return the path itself, or the shipped file of this name where there is none: `quickstart`,
+    or `configs/quickstart.toml`. Raises `ConfigError` for a name that is neither."""
     if path.exists():
         return path
     known, name = shipped(), path.name.removesuffix(".toml")  # and no other: names have dots
@@ -224,7 +224,7 @@ def set_value(tables: dict[str, Any], target: str, value: Any) -> str:
 
 
 def parsed(override: str) -> tuple[str, Any]:
-    """`section.key` and its value; raises `ConfigError` if it is malformed."""
+    """Return `section.key` and its value; raises `ConfigError` if it is malformed."""
     target, separator, text = override.partition("=")
     if not separator:
         raise ConfigError(f"--set {override!r}: must look like section.key=value")
@@ -232,7 +232,8 @@ def parsed(override: str) -> tuple[str, Any]:
 
 
 def toml_or_text(text: str, what: str) -> Any:
-    """A value as TOML has it where that works (numbers, booleans, lists), else as plain text.
+    """Return a value as TOML has it where that works (numbers, booleans, lists), else as plain
+    text.
 
     Raises `ConfigError`, naming `what` it is, for one that nobody wrote by hand.
     """

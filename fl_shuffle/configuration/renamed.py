@@ -43,7 +43,7 @@ class Renaming(NamedTuple):
 
 
 def todays(key: str, value: Any) -> tuple[str, Any, list[Renaming]]:
-    """`section.key` and value by their names of today, and what was renamed."""
+    """Return `section.key` and value by their names of today, and what was renamed."""
     section, dot, name = key.partition(".")
     found = []
     if key in SETTINGS:
@@ -56,7 +56,7 @@ def todays(key: str, value: Any) -> tuple[str, Any, list[Renaming]]:
 
 
 def with_todays_names(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Renaming]]:
-    """Nested tables by the names of today, and what was renamed; what is no table, as it is.
+    """Return nested tables by the names of today, and what was renamed; what is no table, as it is.
 
     Raises `ConfigError` where a setting stands under both names.
     """

@@ -25,8 +25,8 @@ Measure = Callable[[int, Tensor], dict[str, float]]
 
 
 def require_readable_held_out(task: Task) -> None:
-    """Of a run that measures on private records held out of training (`data.validation_fraction`):
-    raise `DataError` where nothing of an input, or no label, of any of these can be read.
+    """Raise `DataError` where a run measures on private records held out of training
+    (`data.validation_fraction`) and nothing of an input, or no label, of any of these can be read.
 
     The guarantee covers none of these records, as the run says, so they may decide this. Cells of
     records that train must not: a run that stops for one record less than all would tell of it.
@@ -51,8 +51,8 @@ def require_readable_held_out(task: Task) -> None:
 
 
 def evaluator(model: nn.Module, task: Task, section: ModelSection) -> Measure:
-    """A function of (round, parameters) that returns mean `loss`, `accuracy` (0 to 1, where there
-    are classes), and the section's own metrics.
+    """Return a function of (round, parameters) that returns mean `loss`, `accuracy` (0 to 1, where
+    there are classes), and the section's own metrics.
 
     Exact numbers about the test records, so these must be public. Among records held out of the
     private ones a label may be outside of the classes: it counts as wrong, without a loss.
@@ -84,7 +84,7 @@ def evaluator(model: nn.Module, task: Task, section: ModelSection) -> Measure:
 
 
 def _total(loss: Loss | None, outputs: Tensor, labels: Tensor, classes: int) -> float:
-    """The sum of the records' losses; a label that is NaN or no class has none."""
+    """Return the sum of the records' losses; a label that is NaN or no class has none."""
     if loss is not None:
         return float(loss(outputs, labels).nansum())
     known = labels.where((labels >= 0) & (labels < classes), IGNORED)
@@ -93,7 +93,8 @@ def _total(loss: Loss | None, outputs: Tensor, labels: Tensor, classes: int) -> 
 
 
 def build_metrics(section: ModelSection) -> Metrics | None:
-    """A user's own `module:function` of (outputs, labels), over all test records; None without."""
+    """Return a user's own `module:function` of (outputs, labels), over all test records; None
+    without."""
     if section.metrics == "default":
         return None
     own: Metrics = load_function(section.metrics, "outputs", "labels", field="model.metrics")
@@ -102,7 +103,8 @@ def build_metrics(section: ModelSection) -> Metrics | None:
 
 
 def numbers_by_name(found: Any, whose: str) -> dict[str, float]:
-    """What somebody's function of metrics has returned, if it is that; raises `ConfigError`."""
+    """Return what somebody's function of metrics has returned, if it is that; raises
+    `ConfigError`."""
     try:
         return {str(name): float(value) for name, value in dict(found).items()}
     except (TypeError, ValueError):

@@ -35,7 +35,7 @@ SHIPPED_MODELS = (*FLAT_MODELS, *WIDTHS)
 def build_model(
     section: ModelSection, input_shape: tuple[int, ...], classes: int, seed: int
 ) -> nn.Module:
-    """The section's model for inputs of `input_shape`, initialized from `seed`.
+    """Return the section's model for inputs of `input_shape`, initialized from `seed`.
 
     Raises `ConfigError` for a provider that returns no module, or a module with no parameters or
     with parameters that are lazy or not floating point.
@@ -158,7 +158,7 @@ def try_own_model(
 def _fitting(
     config: Config, model: nn.Module, shape: tuple[int, ...], given: tuple[int, ...]
 ) -> str:
-    """What to set so that records have a shape that the model takes, or what to look at."""
+    """Return what to set so that records have a shape that the model takes, or what to look at."""
     if takes_whole_numbers_alone(model, shape):
         return "it takes whole numbers: have the source return them, with data.features = 'none'"
     fitting = dict[str, tuple[int, ...]]()
@@ -177,17 +177,18 @@ def _fitting(
 
 
 def flatten_parameters(model: nn.Module) -> Tensor:
-    """All parameters as one float32 vector, in `model.parameters()` order."""
+    """Return all parameters as one float32 vector, in `model.parameters()` order."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Half the squared distance of outputs [N, C] from labels [N, C]; losses [N]."""
+    """Return half the squared distance of outputs [N, C] from labels [N, C]; losses [N]."""
     return 0.5 * (outputs - labels).square().flatten(1).sum(1)
 
 
 def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | None:
-    """The section's loss for models with `size` outputs; None for the engine's own cross entropy.
+    """Return the section's loss for models with `size` outputs; None for the engine's own cross
+    entropy.
 
     A user's own is `module:function` of (outputs [N, C], labels [N], or [N, C] in regression) and
     returns losses [N], each of its own record alone: gradients are clipped record by record. A
@@ -218,7 +219,8 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
 
 
 def _of_classes(own: Loss, classes: int) -> Loss:
-    """The same, zero where the label is no class: such a record must not end anybody's run."""
+    """Return the same, zero where the label is no class: such a record must not end anybody's
+    run."""
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         inside = (labels >= 0) & (labels < classes)

@@ -55,7 +55,7 @@ def owner_names(cells: Sequence[Any] | NDArray[Any], where: Where) -> NDArray[An
 
 
 def _name(cell: Any, number: int, where: Where) -> str:
-    """The name in a cell; raises `DataError`."""
+    """Return the name in a cell; raises `DataError`."""
     why = ""
     if isinstance(cell, bytes):
         name = cell.decode("utf-8", errors="replace").strip()

@@ -104,8 +104,8 @@ def _natural(section: DataSection, owners: NDArray[Any] | None) -> Partition:
 
 
 def client_names(section: DataSection, owners: NDArray[Any] | None) -> list[str] | None:
-    """The ids that the source gives the clients, in their order; None where a partition makes
-    clients up. They are for reading the user's own files, never published."""
+    """Return the ids that the source gives the clients, in their order; None where a partition
+    makes clients up. They are for reading the user's own files, never published."""
     if section.partition != "natural" or owners is None:
         return None
     return [str(name) for name in np.unique(owners)[: section.clients].tolist()]
@@ -142,14 +142,14 @@ def _shards(
 
 
 def _pools(inside: Labels, classes: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
-    """The records of each class, in random order."""
+    """Return the records of each class, in random order."""
     return [rng.permutation(np.flatnonzero(inside == label)) for label in range(classes)]
 
 
 def _log_shares(
     alpha: float, shape: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Logarithms of Dirichlet(alpha) shares in each row, up to a constant of the row.
+    """Return logarithms of Dirichlet(alpha) shares in each row, up to a constant of the row.
 
     A gamma variate of shape alpha is one of shape alpha + 1 times U^(1 / alpha) (Marsaglia and
     Tsang 2000, section 6). Its logarithm is finite however small alpha is: shares underflow.
@@ -187,8 +187,8 @@ def _dirichlet(
 
 
 def _cumulated(log_share: NDArray[np.float64], there: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Each client's distribution function over the classes that are there; the last of them, and
-    all behind it, reach 1."""
+    """Return each client's distribution function over the classes that are there; the last of them,
+    and all behind it, reach 1."""
     logs = np.where(there, log_share, -np.inf)
     weight = np.exp(logs - logs.max(axis=1, keepdims=True))
     reach = np.cumsum(weight, axis=1)
@@ -200,7 +200,7 @@ def _cumulated(log_share: NDArray[np.float64], there: NDArray[np.bool_]) -> NDAr
 def _by_class(
     section: DataSection, pools: list[NDArray[np.int64]], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Each class's records among all clients, by shares from Dirichlet(alpha).
+    """Return each class's records among all clients, by shares from Dirichlet(alpha).
 
     A client that is left without a record gets one of the client that has the most.
     """
@@ -223,8 +223,8 @@ def _by_class(
 def _few_classes(
     section: DataSection, pools: list[NDArray[np.int64]], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Records of exactly this number of classes for each client; each class is divided among its
-    clients."""
+    """Return records of exactly this number of classes for each client; each class is divided among
+    its clients."""
     each, there = section.classes_per_client, [pool for pool in pools if len(pool)]
     if each > len(there):
         raise DataError(
@@ -251,6 +251,6 @@ def _few_classes(
 
 
 def _partition_of(held: list[NDArray[np.int64]]) -> Partition:
-    """Of each client's records."""
+    """Return the partition of each client's records."""
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in held])]).astype(np.int64)
     return Partition(np.concatenate(held), offsets)

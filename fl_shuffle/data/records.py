@@ -21,21 +21,45 @@ UNDECLARED = 0
 
 @dataclass(frozen=True)
 class Records:
-    """Train and test records: images (or rows of any shape) [N, ...] and their labels.
+    """Train and test records: images (or rows of any shape) and their labels.
 
-    Classification: labels are whole numbers [N] in 0 .. `classes` - 1. Regression: labels are
-    numbers [N] or [N, `outputs`]. One of `classes` and `outputs` is declared, never counted: it
-    shapes the model that every client is sent, and must not depend on private labels. A training
-    label outside of the classes (or NaN) is its holder's mistake: nobody is told, and the record
-    counts as one without a finite gradient does.
+    Parameters
+    ----------
+    train_images, test_images : ndarray, shape (records, ...)
+        Inputs. There may be no test records where `data.validation_fraction` holds some out.
+    train_labels, test_labels : ndarray
+        Classification: whole numbers of shape (records,) in 0 .. `classes` - 1. Regression: numbers
+        of shape (records,) or (records, outputs).
+    classes, outputs : int
+        Number of classes, or of outputs. Exactly one is given.
+    train_clients : ndarray, shape (records,), optional
+        Whose each training record is, by number or name, for ``data.partition = "natural"``. It is
+        kept as int64 if all are whole numbers ("3" and 3.0, too), else as texts.
 
-    `train_clients` [N], if given, says whose each training record is, by number or name: for
-    `data.partition = "natural"`. It is kept as int64 if all are whole numbers ("3" and 3.0, too),
-    else as texts (`owners.owner_names`). Who the clients are, and how many records each has, is
-    public (budgets and noise follow from it); neighboring data sets differ in what a record says,
-    never in whose it is. Test records are public; there may be none where
-    `data.validation_fraction` holds some out. Raises `DataError` for shapes and types that do not
-    fit and for what is not declared."""
+    Raises
+    ------
+    DataError
+        For shapes and types that do not fit, and for what is not declared.
+
+    Notes
+    -----
+    `classes` or `outputs` is declared, never counted: it shapes the model that every client is
+    sent, and must not depend on private labels. A training label outside of the classes (or NaN) is
+    its holder's mistake: nobody is told, and the record counts as one without a finite gradient
+    does.
+
+    Who the clients are, and how many records each has, is public (budgets and noise follow from
+    it); neighboring data sets differ in what a record says, never in whose it is. Test records are
+    public.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.data import Records
+    >>> images, labels = np.zeros((6, 8, 8)), np.array([0, 1, 2, 0, 1, 2])
+    >>> Records(images[:4], labels[:4], images[4:], labels[4:], classes=3).size
+    3
+    """
 
     train_images: Images
     train_labels: Labels
@@ -94,15 +118,16 @@ class Records:
         return self.outputs if self.regression else self.classes
 
     def targets(self, labels: Labels) -> Labels:
-        """Labels as a model is trained on: int64 [N], or float32 [N, outputs]."""
+        """Return labels as a model is trained on: int64 [N], or float32 [N, outputs]."""
         if not self.regression:
             return labels.astype(np.int64)
         return np.ascontiguousarray(labels, dtype=np.float32).reshape(len(labels), self.outputs)
 
     def fingerprint(self) -> str:
-        """A digest of every byte of the data. Never publish it: see `fl_shuffle.runs.resume`.
+        """Return a digest of every byte of the data.
 
-        An attacker who knows all records but one can find that one by trying values.
+        Never publish it (see `fl_shuffle.runs.resume`): an attacker who knows all records but one
+        can find that one by trying values.
         """
         digest = hashlib.blake2b(str(self.size).encode(), digest_size=16)
         arrays = [self.train_images, self.train_labels, self.test_images, self.test_labels]

@@ -69,7 +69,7 @@ class Task(Data):
     loss: Loss | None = None
 
     def model(self, config: Config) -> nn.Module:
-        """A fresh model, initialized from the run's seed."""
+        """Return a fresh model, initialized from the run's seed."""
         return build_model(
             config.model, tuple(self.inputs.shape[1:]), self.classes, config.run.seed
         )
@@ -81,8 +81,8 @@ from which on they are a mistake."""
 
 
 def load_task(config: Config, tell: Tell = silent, run: Hashable = None) -> Task:
-    """The configuration's task; built once per process and `run`, since a user's own code is called
-    anew for each, and anew when its budgets file or files of its data have changed.
+    """Return the configuration's task; built once per process and `run`, since a user's own code is
+    called anew for each, and anew when its budgets file or files of its data have changed.
 
     Without a `run` it may be any run's. Raises as data, budgets and plan do.
     """
@@ -92,12 +92,13 @@ def load_task(config: Config, tell: Tell = silent, run: Hashable = None) -> Task
 
 
 def _data_key(section: DataSection) -> tuple[object, ...]:
-    """All that the data depend on which can be told without reading it."""
+    """Return all that the data depend on which can be told without reading it."""
     return json.dumps(asdict(section), sort_keys=True), stamps_of(section)
 
 
 def _content(section: BudgetsSection) -> str:
-    """A digest of the budgets file, if there is one: the configuration holds its name alone."""
+    """Return a digest of the budgets file, if there is one: the configuration holds its name
+    alone."""
     if section.distribution != "file":
         return ""
     try:
@@ -124,8 +125,8 @@ def _build(config: Config, key: tuple[object, ...], tell: Tell, run: Hashable) -
 
 
 def _require_inputs(inputs: Tensor) -> None:
-    """Of a seeded simulation: a tenth of the training records with inputs that are no finite
-    numbers is a mistake in the data, as for labels. Raises `DataError`."""
+    """Raise `DataError` in a seeded simulation if a tenth of the training records have inputs that
+    are no finite numbers: a mistake in the data, as for labels."""
     usable = torch.isfinite(inputs).reshape(len(inputs), -1)
     wrong = int((~usable.all(dim=1)).sum())
     if wrong >= max(2, MOST_OUTSIDE * len(inputs)):
@@ -139,7 +140,8 @@ def _require_inputs(inputs: Tensor) -> None:
 
 
 def _whole_numbers(config: Config, data: Data) -> dict[str, Tensor]:
-    """Inputs as int64, where the source has whole numbers and a user's model takes no others."""
+    """Return inputs as int64, where the source has whole numbers and a user's model takes no
+    others."""
     shape = tuple(data.inputs.shape[1:])
     if data.whole is None or config.model.kind in SHIPPED_MODELS:
         return {}
@@ -151,9 +153,9 @@ def _whole_numbers(config: Config, data: Data) -> dict[str, Tensor]:
 
 
 def _require_labels(labels: Tensor, classes: int) -> None:
-    """Of a seeded simulation, which protects nobody: a tenth of the training labels outside of the
-    classes, or labels 1 .. `classes` without any 0, are a mistake in the data, and those records
-    would train nothing.
+    """Raise `DataError` in a seeded simulation, which protects nobody: a tenth of the training
+    labels outside of the classes, or labels 1 .. `classes` without any 0, are a mistake in the
+    data, and those records would train nothing.
 
     A single one is its holder's mistake, of which nobody is told. Raises `DataError`.
     """
@@ -171,8 +173,8 @@ def _require_labels(labels: Tensor, classes: int) -> None:
 
 
 def _load_data(section: DataSection, key: tuple[object, ...], tell: Tell, run: Hashable) -> Data:
-    """The data of the last run in this process is kept: a sweep computes its features once. What a
-    user's own code returns is kept for its run alone."""
+    """Load the data; those of the last run in this process are kept: a sweep computes its features
+    once. What a user's own code returns is kept for its run alone."""
     own = section.source not in STAMPED or ":" in section.features
     return run_cache.get("data", key, lambda: _read(section, tell), run=run if own else None)
 
@@ -182,8 +184,8 @@ PROGRESS_SECONDS = 2.0
 
 
 def _progress_line(kind: str, tell: Tell) -> Callable[[int, int], None]:
-    """What tells, every few seconds, how many records have their features and how long the rest
-    will take."""
+    """Return what tells, every few seconds, how many records have their features and how long the
+    rest will take."""
     started = told = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -199,7 +201,7 @@ def _progress_line(kind: str, tell: Tell) -> Callable[[int, int], None]:
 
 
 def _read(section: DataSection, tell: Tell) -> Data:
-    """Records as features, in the order of their clients."""
+    """Return records as features, in the order of their clients."""
     tell(f"reading {section.source}")
     records = load_records(section)
     partition = make_partition(

@@ -85,6 +85,14 @@ def needs_budgets(randomizer: FrequencyOracle | BoundedRandomizer, estimator: st
     ------
     InvalidValueError
         For another estimator.
+
+    Examples
+    --------
+    >>> from fl_shuffle.estimators import BoundedRandomizer, needs_budgets
+    >>> needs_budgets(BoundedRandomizer("laplace", 0.0, 1.0), "unbiased")
+    False
+    >>> needs_budgets(BoundedRandomizer("duchi", 0.0, 1.0), "unbiased")
+    True
     """
     require_choice("estimator", estimator, ESTIMATORS)
     if isinstance(randomizer, BoundedRandomizer) and randomizer.name == "laplace":
@@ -119,8 +127,10 @@ def _estimate(
     value: FloatArray, variance: FloatArray, weights: FloatArray, *,
     estimator: str, confidence: float,
 ) -> Estimate:  # fmt: skip
-    """Return the estimate with a normal interval: reports are many and independent. There is no
-    claim for a handful."""
+    """Return the estimate with a normal interval: reports are many and independent.
+
+    There is no claim for a handful.
+    """
     level, error = require_open_unit("confidence", confidence), np.sqrt(variance)
     reach = -float(ndtri(0.5 * (1.0 - level))) * error
     unbiased = ALWAYS if weights.min() == weights.max() else IF_INDEPENDENT
@@ -146,8 +156,11 @@ class FrequencyPlan:
 
     @property
     def rows(self) -> list[FloatArray]:
-        """Weights of a report that supports the category: for its share, and, where each report's
-        budget is known, for the part of the variance that its own users add."""
+        """Weights of a report that supports the category, for each sum that is needed.
+
+        The first is for the category's share. Where each report's budget is known, the second is
+        for the part of the variance that its own users add.
+        """
         own = [self.squared_gain / self.signal] if self.linked else []
         return [self.weights / self.signal, *own]
 
@@ -231,6 +244,21 @@ def estimate_frequency(
     InvalidValueError
         If reports and budgets do not fit the randomizer or each other, or a budget is so small that
         its reports carry no information.
+
+    See Also
+    --------
+    expected_frequency_error : The standard error before any report.
+    fl_shuffle.private_frequencies : All steps in one call.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import KaryRandomizedResponse, estimate_frequency
+    >>> oracle = KaryRandomizedResponse(4)
+    >>> reports = oracle.randomize(np.zeros(1_000, int), 2.0, np.random.default_rng(1))
+    >>> found = estimate_frequency(reports, 2.0, oracle)
+    >>> bool(found.low[0] <= 1.0 <= found.high[0]), found.unbiased
+    (True, 'always')
     """
     found = randomizer.require_reports(reports)
     plan = frequency_plan(require_budgets(epsilon0, len(found)), randomizer, estimator)
@@ -277,6 +305,21 @@ def estimate_mean(
     ------
     InvalidValueError
         If reports are not finite numbers, or budgets do not fit them.
+
+    See Also
+    --------
+    expected_mean_error : The standard error before any report.
+    fl_shuffle.private_mean : All steps in one call.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import BoundedRandomizer, estimate_mean
+    >>> kind = BoundedRandomizer("laplace", 0.0, 1.0)
+    >>> reports = kind.randomize(np.full(1_000, 0.25), 1.0, np.random.default_rng(1))
+    >>> found = estimate_mean(reports, 1.0, kind)
+    >>> bool(found.low[0] <= 0.25 <= found.high[0]), found.unbiased
+    (True, 'always')
     """
     values = np.asarray(reports, dtype=np.float64)
     if values.ndim != 1 or values.size == 0 or not bool(np.isfinite(values).all()):
@@ -329,6 +372,17 @@ def expected_frequency_error(
     ------
     InvalidValueError
         If a budget, the estimator, or the share is not allowed.
+
+    Examples
+    --------
+    With 4 times the users, the error is half:
+
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import KaryRandomizedResponse, expected_frequency_error
+    >>> oracle = KaryRandomizedResponse(4)
+    >>> few, many = (expected_frequency_error(np.full(n, 1.0), oracle) for n in (1_000, 4_000))
+    >>> round(few / many, 6)
+    2.0
     """
     budgets = require_budgets(epsilon0, require_users(epsilon0))
     plan = frequency_plan(budgets, randomizer, estimator)
@@ -378,6 +432,16 @@ def expected_mean_error(
     ------
     InvalidValueError
         If a budget, the estimator, the mean, or the spread is not allowed.
+
+    Examples
+    --------
+    The Laplace scale is (high - low)/epsilon0 = 1, so a report has variance 2:
+
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import BoundedRandomizer, expected_mean_error
+    >>> kind = BoundedRandomizer("laplace", 0.0, 1.0)
+    >>> bool(np.isclose(expected_mean_error(np.full(200, 1.0), kind), np.sqrt(2 / 200)))
+    True
     """
     scales = randomizer.scales(require_budgets(epsilon0, require_users(epsilon0)))
     weights, (low, high) = _mean_weights(randomizer, scales, estimator), (

@@ -47,6 +47,15 @@ class BoundedRandomizer:
     ------
     InvalidValueError
         For another name or range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import BoundedRandomizer
+    >>> kind = BoundedRandomizer("duchi", 0.0, 1.0)
+    >>> reports = kind.randomize(np.full(4, 0.5), 1.0, np.random.default_rng(1))
+    >>> np.unique(np.abs(reports - kind.middle)).round(4)
+    array([1.082])
     """
 
     name: str
@@ -95,6 +104,14 @@ class BoundedRandomizer:
         ------
         InvalidValueError
             If a value or budget is outside its range or not finite, or if their numbers differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fl_shuffle.estimators import BoundedRandomizer
+        >>> kind = BoundedRandomizer("laplace", 0.0, 1.0)
+        >>> kind.randomize(np.full(3, 0.5), 1.0, np.random.default_rng(1)).shape
+        (3,)
         """
         truth = require_values(values, "iuf", self.low, self.high)
         largest = MAX_EPSILON0 if self.name == "laplace" else COIN_EPSILON0

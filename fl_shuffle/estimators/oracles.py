@@ -69,7 +69,18 @@ class FrequencyOracle(ABC):
 
     @abstractmethod
     def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return (p, q): the chance that a report supports the user's own value, and any other."""
+        """Return (p, q): the chance that a report supports the user's own value, and any other.
+
+        Parameters
+        ----------
+        epsilon0 : float array, shape (n,), nats
+            Local budget of each user.
+
+        Returns
+        -------
+        tuple of two float arrays, shape (n,)
+            p and q, with q < p.
+        """
 
     @abstractmethod
     def _draw(
@@ -111,6 +122,13 @@ class FrequencyOracle(ABC):
         ------
         InvalidValueError
             If a value or budget is outside its range, or if their numbers differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fl_shuffle.estimators import KaryRandomizedResponse
+        >>> KaryRandomizedResponse(3).randomize(np.array([0, 1, 2]), 20.0, np.random.default_rng(1))
+        array([0, 1, 2])
         """
         truth = require_values(values, "iu", 0, self.categories - 1)
         budgets = require_budgets(epsilon0, truth.size, largest=COIN_EPSILON0)
@@ -135,6 +153,13 @@ class FrequencyOracle(ABC):
         ------
         InvalidValueError
             If `randomize` cannot have made these reports, or if their number differs.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fl_shuffle.estimators import KaryRandomizedResponse
+        >>> KaryRandomizedResponse(3).support(np.array([0, 2, 2]), np.array([1.0, 1.0, 0.5]))
+        array([1. , 0. , 1.5])
         """
         given = self.require_reports(reports)
         if np.shape(weights) != given.shape[:1]:
@@ -158,15 +183,24 @@ class FrequencyOracle(ABC):
 
 @dataclass(frozen=True)
 class KaryRandomizedResponse(FrequencyOracle):
-    """k-ary randomized response (Warner 1965 for k = 2): the true value with probability p, else
-    one of the others, uniformly. A report is a category.
+    """k-ary randomized response (Warner 1965 for k = 2): the true value, or any of the others.
 
-    See `FrequencyOracle` for parameters and errors.
+    The true value is reported with probability p, else one of the others, uniformly. A report is a
+    category. See `FrequencyOracle` for parameters and errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import KaryRandomizedResponse
+    >>> p, q = KaryRandomizedResponse(10).probabilities(np.array([1.0]))
+    >>> bool(np.isclose(p / q, np.e)), bool(np.isclose(p + 9 * q, 1.0))
+    (True, True)
     """
 
     name = "krr"
 
     def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return 1/(1 + (k - 1) e^-epsilon0) and e^-epsilon0 times that."""
         scaled = np.exp(-epsilon0)
         total = 1.0 + (self.categories - 1) * scaled
         return 1.0 / total, scaled / total
@@ -179,6 +213,7 @@ class KaryRandomizedResponse(FrequencyOracle):
         return np.asarray((truth + shift) % self.categories)
 
     def require_reports(self, reports: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the reports if they are categories; raise `InvalidValueError` else."""
         return self._whole_numbers(reports, self.categories)
 
     def _support(self, reports: NDArray[Any], weights: FloatArray) -> FloatArray:
@@ -187,9 +222,10 @@ class KaryRandomizedResponse(FrequencyOracle):
 
 @dataclass(frozen=True)
 class _UnaryOracle(FrequencyOracle):
-    """One bit for each category, drawn independently: the own bit is one with probability p, every
-    other bit with probability q. Two inputs differ in two bits, so the ratio of two reports'
-    probabilities is at most p (1 - q)/((1 - p) q).
+    """One bit for each category, drawn independently.
+
+    The own bit is one with probability p, every other bit with probability q. Two inputs differ in
+    two bits, so the ratio of two reports' probabilities is at most p (1 - q)/((1 - p) q).
     """
 
     def _draw(
@@ -208,6 +244,7 @@ class _UnaryOracle(FrequencyOracle):
         return np.asarray(reports)
 
     def require_reports(self, reports: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return the reports if they are k bits each; raise `InvalidValueError` else."""
         given = np.asarray(reports)
         if given.shape[:1] == (0,):
             raise InvalidValueError("reports", 0, "must hold at least one report")
@@ -226,55 +263,83 @@ class _UnaryOracle(FrequencyOracle):
 
 @dataclass(frozen=True)
 class OptimizedUnaryOracle(_UnaryOracle):
-    """OUE (Wang, Blocki, Li, Jha 2017): the own bit is one with probability 1/2, every other bit
-    with probability 1/(e^epsilon0 + 1). A report is k bits.
+    """OUE (Wang, Blocki, Li, Jha 2017): k bits, with rare ones where the value is not.
 
-    See `FrequencyOracle` for parameters and errors.
+    The own bit is one with probability 1/2, every other bit with probability 1/(e^epsilon0 + 1). A
+    report is k bits. See `FrequencyOracle` for parameters and errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import OptimizedUnaryOracle
+    >>> p, q = OptimizedUnaryOracle(10).probabilities(np.array([1.0]))
+    >>> bool(np.isclose(p * (1 - q) / ((1 - p) * q), np.e))
+    True
     """
 
     name = "oue"
 
     def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
         # p (1 - q)/((1 - p) q) = (1 - q)/q = e^epsilon0.
+        """Return 1/2 and 1/(e^epsilon0 + 1)."""
         scaled = np.exp(-epsilon0)
         return np.full_like(scaled, 0.5), scaled / (1.0 + scaled)
 
 
 @dataclass(frozen=True)
 class RapporOracle(_UnaryOracle):
-    """Basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014), a symmetric unary encoding: each of
-    k bits is flipped with probability 1/(e^(epsilon0/2) + 1). A report is k bits.
+    """Basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014), a symmetric unary encoding.
 
-    See `FrequencyOracle` for parameters and errors.
+    Each of k bits is flipped with probability 1/(e^(epsilon0/2) + 1). A report is k bits. See
+    `FrequencyOracle` for parameters and errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import RapporOracle
+    >>> p, q = RapporOracle(10).probabilities(np.array([1.0]))
+    >>> bool(np.isclose(p + q, 1.0)), bool(np.isclose((p / q) ** 2, np.e))
+    (True, True)
     """
 
     name = "rappor"
 
     def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
         # With q = 1 - p the ratio is (p/q)^2 = e^epsilon0.
+        """Return r/(r + 1) and 1/(r + 1) with r = e^(epsilon0/2)."""
         scaled = np.exp(-0.5 * epsilon0)
         return 1.0 / (1.0 + scaled), scaled / (1.0 + scaled)
 
 
 @dataclass(frozen=True)
 class LocalHashingOracle(FrequencyOracle):
-    """BLH (Bassily, Smith 2015; Wang, Blocki, Li, Jha 2017): a random binary hash of the value,
-    then binary randomized response. The hash function is part of the report.
+    """BLH (Bassily, Smith 2015; Wang, Blocki, Li, Jha 2017): a random binary hash of the value.
 
+    The hash then goes through binary randomized response. The hash function is part of the report.
     See `FrequencyOracle` for parameters and errors.
 
     Notes
     -----
-    The hash functions are h(x) = <a, x> + c over GF(2) for a vector a and a bit c. The vectors
-    (x, 1) of any three distinct values are linearly independent, so hashes of three values are
+    The hash functions are h(x) = <a, x> + c over GF(2) for a vector a and a bit c. The vectors (x,
+    1) of any three distinct values are linearly independent, so hashes of three values are
     independent fair bits: the family is three-wise independent exactly, as the accountant assumes.
     The report is the whole number 4 a + 2 c + bit, and it supports x if the bit is h(x).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import LocalHashingOracle
+    >>> oracle = LocalHashingOracle(10)
+    >>> reports = oracle.randomize(np.full(100, 7), 20.0, np.random.default_rng(1))
+    >>> float(oracle.support(reports, np.ones(100))[7])
+    100.0
     """
 
     name = "blh"
 
     def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
         # Another value's hash is a fair bit whatever the own one is.
+        """Return e^epsilon0/(e^epsilon0 + 1) and 1/2."""
         p = 1.0 / (1.0 + np.exp(-epsilon0))
         return p, np.full_like(p, 0.5)
 
@@ -292,6 +357,7 @@ class LocalHashingOracle(FrequencyOracle):
         return np.asarray(2 * seed + (hashed ^ flipped))
 
     def require_reports(self, reports: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the reports if they are a hash and a bit; raise `InvalidValueError` else."""
         return self._whole_numbers(reports, 4 * self.functions)
 
     def _support(self, reports: NDArray[Any], weights: FloatArray) -> FloatArray:
@@ -304,22 +370,31 @@ class LocalHashingOracle(FrequencyOracle):
 
 @dataclass(frozen=True)
 class HadamardOracle(FrequencyOracle):
-    """Hadamard response (Acharya, Sun, Zhang 2019, high privacy): value x is row x + 1 of a
-    Hadamard matrix, and a report is a column. Columns in which the row is +1 are e^epsilon0 times
-    as likely as the others.
+    """Hadamard response (Acharya, Sun, Zhang 2019, high privacy): a column of a Hadamard matrix.
 
-    See `FrequencyOracle` for parameters and errors.
+    Value x is row x + 1 of the matrix, and a report is a column. Columns in which the row is +1 are
+    e^epsilon0 times as likely as the others. See `FrequencyOracle` for parameters and errors.
 
     Notes
     -----
     The matrix is Sylvester's, with entry (-1)^<row, column> over GF(2). Its order is the smallest
     power of two above `categories`, 8 at least. The first row is left out, because its entries are
     all +1. Two other rows agree in half of the columns, so q = 1/2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fl_shuffle.estimators import HadamardOracle
+    >>> oracle = HadamardOracle(10)
+    >>> reports = oracle.randomize(np.full(100, 7), 20.0, np.random.default_rng(1))
+    >>> oracle.order, float(oracle.support(reports, np.ones(100))[7])
+    (16, 100.0)
     """
 
     name = "hadamard"
 
     def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return e^epsilon0/(e^epsilon0 + 1) and 1/2."""
         p = 1.0 / (1.0 + np.exp(-epsilon0))
         return p, np.full_like(p, 0.5)
 
@@ -339,6 +414,7 @@ class HadamardOracle(FrequencyOracle):
         return np.asarray(column ^ np.where(wrong, row & -row, 0))
 
     def require_reports(self, reports: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the reports if they are columns of the matrix; raise `InvalidValueError` else."""
         return self._whole_numbers(reports, self.order)
 
     def _support(self, reports: NDArray[Any], weights: FloatArray) -> FloatArray:

@@ -83,7 +83,7 @@ def _play(config: Config, place: RunPlace, observer: Observer) -> None:
 
 
 def _grid(config: Config, run_config: dict[str, Any], observer: Observer) -> InProcessGrid:
-    """The nodes: on threads, or in Ray's processes."""
+    """Return the nodes: on threads, or in Ray's processes."""
     path = client_app_of(config)
     client_app = load_function(path, "message", "context", field="app.client")
     nodes, trusted = worker_count(config), not config.app.custom_client
@@ -104,8 +104,8 @@ def _grid(config: Config, run_config: dict[str, Any], observer: Observer) -> InP
 
 
 def client_app_of(config: Config) -> str:
-    """The ClientApp of a simulation as `module:attribute`: the configured one, or that of clients
-    who make no reports."""
+    """Return the ClientApp of a simulation as `module:attribute`: the configured one, or that of
+    clients who make no reports."""
     if config.app.custom_client or not config.run.aggregate_noise:
         return config.app.client
     from fl_shuffle.flower import aggregate_client
@@ -114,13 +114,13 @@ def client_app_of(config: Config) -> str:
 
 
 def _ray_address(config: Config) -> str:
-    """That of a cluster; empty: a Ray of this process's own."""
+    """Return the address of a cluster; empty: a Ray of this process's own."""
     joins = config.run.engine == "ray"
     return config.run.ray_address or os.environ.get("RAY_ADDRESS", "") if joins else ""
 
 
 def _set_up_ray(own: bool) -> None:
-    """What Ray reads from the environment while it is loaded and started."""
+    """Set what Ray reads from the environment while it is loaded and started."""
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     if own:
         # Else its helpers look a minute for a head that was killed with this process.
@@ -149,7 +149,8 @@ class _FirstOfAKind(logging.Handler):
 
 
 def worker_count(config: Config) -> int:
-    """`run.jobs`, or as many workers as pay: one for sequential rounds and small populations."""
+    """Return `run.jobs`, or as many workers as pay: one for sequential rounds and small
+    populations."""
     if config.run.jobs:
         return config.run.jobs
     if config.training.schedule == "sequential":
@@ -158,7 +159,7 @@ def worker_count(config: Config) -> int:
 
 
 def _absolute_paths(config: Config) -> Config:
-    """Paths as absolute ones: Flower's engines run the apps in other working directories."""
+    """Return paths as absolute ones: Flower's engines run the apps in other working directories."""
     root = config.data.root or os.environ.get("FL_SHUFFLE_DATA", "")
     named = {"data.root": root, "budgets.file": config.budgets.file}
     tables = config.to_dict()

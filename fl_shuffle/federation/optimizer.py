@@ -58,16 +58,18 @@ class ServerOptimizer:
             self._momentum = [state["momentum"]]
 
     def current(self) -> Tensor:
-        """The parameters that are broadcast, float32 [d]."""
+        """Return the parameters that are broadcast, float32 [d]."""
         return self._theta
 
     def is_finite(self) -> bool:
-        """Whether every broadcast parameter is: a float64 sum of finite ones cannot overflow."""
+        """Return whether every broadcast parameter is: a float64 sum of finite ones cannot
+        overflow."""
         with np.errstate(invalid="ignore"):
             return math.isfinite(self._theta.numpy().sum(dtype=np.float64))
 
     def released(self) -> Tensor:
-        """The parameters that are evaluated and saved: the averaged ones if averaging is on."""
+        """Return the parameters that are evaluated and saved: the averaged ones if averaging is
+        on."""
         if self._averaged is None:
             return self.current()
         return (self._averaged / self._count).to(torch.float32)
@@ -77,7 +79,7 @@ class ServerOptimizer:
         self._theta = parameters.detach().clone().to(torch.float32)
 
     def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
-        """One step against `gradient`, in round `round_number` (from 1) of `rounds`."""
+        """Take one step against `gradient`, in round `round_number` (from 1) of `rounds`."""
         section = self._section
         rate = section.learning_rate * self._schedule(round_number, rounds)
         # A step makes a new vector: what was broadcast stays what it was.
@@ -133,6 +135,6 @@ class ServerOptimizer:
         return self._section.lr_final_fraction + (1.0 - self._section.lr_final_fraction) * left
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on: parameters, optimizer moments, running average."""
+        """Return everything needed to go on: parameters, optimizer moments, running average."""
         found = {name: getattr(self, f"_{name}") for name in KEPT}
         return {**found, "momentum": self._momentum[0]}

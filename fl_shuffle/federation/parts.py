@@ -97,7 +97,7 @@ class RunParts:
 
     @classmethod
     def of(cls, context: Context, *, beside: str | Path | None = None) -> Self:
-        """The parts of the run that a context belongs to; this process keeps the last run's.
+        """Return the parts of the run that a context belongs to; this process keeps the last run's.
 
         Two runs never share a source of noise. Relative paths of the configuration are looked for
         beside the file `beside` first. Raises `ConfigError` for a configuration that is missing,
@@ -117,7 +117,7 @@ class RunParts:
 
     @classmethod
     def made_of(cls, config: Config, run: Hashable = None) -> Self:
-        """The parts of this `run` for clients whose data and model are a user's own; raises
+        """Return the parts of this `run` for clients whose data and model are a user's own; raises
         `InvalidValueError` for a configuration that cannot be run so."""
         declared = config.privacy.randomizer in ("declared", "none")
         if config.privacy.unit != "client" and not config.data.records_per_client and not declared:
@@ -148,8 +148,8 @@ class RunParts:
     def gradient_engine(
         self, model: nn.Module, records: int, shape: tuple[int, ...], loss: Loss | None
     ) -> GradientEngine:
-        """The engine for `records` of this shape in all, with the run's clipping; a `loss` of None
-        is cross entropy."""
+        """Return the engine for `records` of this shape in all, with the run's clipping; a `loss`
+        of None is cross entropy."""
         return make_gradient_engine(
             model,
             clip="record" if self.config.clipping == "record" else "none",
@@ -166,7 +166,7 @@ class RunParts:
         return make_randomizer(self.config, self.randomizers, self._source)
 
     def request(self, message: Message, context: Context) -> Request:
-        """What the server asks of this node.
+        """Return what the server asks of this node.
 
         Raises `InvalidValueError` for a request that makes no sense or is for clients whose records
         lie elsewhere, and where the trial refuses a randomizer of the user's own; `ConfigError`
@@ -181,11 +181,13 @@ class RunParts:
         return Request(message, context, asked.round_number, model, asked.clients, asked.summed)
 
     def parameters_in(self, message: Message) -> Tensor:
-        """The model of a request, float32 [d]; raises `InvalidValueError` if there is none."""
+        """Return the model of a request, float32 [d]; raises `InvalidValueError` if there is
+        none."""
         return messages.vector_of(messages.model_in(message.content))
 
     def answer(self, request: Request) -> Answer:
-        """An empty answer: reports one by one, or their exact sum where the request allows it.
+        """Return an empty answer: reports one by one, or their exact sum where the request allows
+        it.
 
         Raises `InvalidValueError` for a request to a node with a shuffler that names no run.
         """
@@ -199,7 +201,8 @@ class RunParts:
         return ReportsAnswer(request, plan, node)
 
     def _node(self, context: Context) -> Node:
-        """What a node's own configuration says is read once: a simulation's nodes are alike."""
+        """Return what a node's own configuration says, read once: a simulation's nodes are
+        alike."""
         own = tuple(sorted(context.node_config.items()))
         with self._making:
             if own not in self._nodes:
@@ -207,21 +210,22 @@ class RunParts:
             return self._nodes[own]
 
     def _dealt(self) -> dict[str, Any]:
-        """How records are dealt to clients, for a node's own record: as an app's code says."""
+        """Return how records are dealt to clients, for a node's own record: as an app's code
+        says."""
         return {"dealt": False}
 
     def _pieces(self, clients: Ids, dimension: int) -> list[Ids]:
-        """Whole blocks of these clients, as many at a time as rows are held."""
+        """Return whole blocks of these clients, as many at a time as rows are held."""
         starts = starts_of_pieces(self.blocks(clients), dimension)
         return [clients[a:b] for a, b in pairwise(starts.tolist())]
 
     def blocks(self, clients: Ids) -> Ids:
-        """Where blocks of clients that are computed together begin, and the end: a request has
-        whole ones, so that bits do not depend on nodes."""
+        """Return where blocks of clients that are computed together begin, and the end: a request
+        has whole ones, so that bits do not depend on nodes."""
         return every_client(clients)
 
     def holding(self, question: Message, context: Context) -> Message:
-        """Which clients this node plays."""
+        """Return which clients this node plays."""
         return reply_with_holding(question, context, self.config.data.clients)
 
     # What the server does.
@@ -250,7 +254,8 @@ class RunParts:
         return analyzer_of(self.config.server)
 
     def nodes(self, grid: Grid) -> Nodes:
-        """Who can be asked for whose reports. Raises `ConfigError` for a bad `run.supernodes`."""
+        """Return who can be asked for whose reports. Raises `ConfigError` for a bad
+        `run.supernodes`."""
         config, listed = self.config, self.config.run.supernodes
         return Nodes(
             config.data.clients,
@@ -262,8 +267,8 @@ class RunParts:
         )
 
     def nodes_add_up(self, grid: Grid) -> bool:
-        """Whether nodes answer with sums of reports: where each report would be pickled on its way
-        and nobody wants single ones."""
+        """Return whether nodes answer with sums of reports: where each report would be pickled on
+        its way and nobody wants single ones."""
         config = self.config
         if config.training.schedule == "sequential" or config.server.analyzer != "mean":
             return False
@@ -272,7 +277,7 @@ class RunParts:
     def shuffler(
         self, context: Context, run: str, dimension: int, counted: int | None
     ) -> LocalShuffler | RemoteShuffler:
-        """What forgets whose report is whose: here, or a party of its own.
+        """Return what forgets whose report is whose: here, or a party of its own.
 
         `run` is the run's identifier, `counted` the round whose reports the ledger has counted and
         from which no step was taken. Single reports are kept, and permuted, where somebody looks at
@@ -299,7 +304,7 @@ class RunParts:
         )
 
     def accountant(self, dimension: int) -> Accountant:
-        """What counts each client's spend, in columns: published, proven, attacked."""
+        """Return what counts each client's spend, in columns: published, proven, attacked."""
         plan = self.randomizers
         return Accountant.of(self.config.to_dict(), plan.classes, plan.class_of, dimension)
 
@@ -311,7 +316,7 @@ class RunParts:
         dimension: int,
         metrics: tuple[str, ...] = (),
     ) -> AbstractContextManager[Run]:
-        """The run's ledger, new or that of the run that goes on, for a model of `dimension`
+        """Return the run's ledger, new or that of the run that goes on, for a model of `dimension`
         numbers; `metrics` are the names of what is measured after a round.
 
         Raises `RunError` where the run directory is taken or cannot be gone on with, and
@@ -330,7 +335,8 @@ class RunParts:
         self._try_randomizer(dimension)
 
     def _try_randomizer(self, dimension: int) -> None:
-        """Once in a process, for means of `dimension` numbers: every node has to know by itself."""
+        """Try the randomizer once in a process, for means of `dimension` numbers: every node has to
+        know by itself."""
         local = self.randomizers.custom
         with self._making:
             if local is not None and dimension not in self._tried:
@@ -338,11 +344,12 @@ class RunParts:
                 self._tried.add(dimension)
 
     def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
-        """The model with these arrays, as it is saved."""
+        """Return the model with these arrays, as it is saved."""
         return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
     def keeper(self, run: Run) -> Callable[[int, Callable[[], ArrayRecord]], None] | None:
-        """What saves the model after every `run.checkpoint_every`-th round; None if nothing is.
+        """Return what saves the model after every `run.checkpoint_every`-th round; None if nothing
+        is.
 
         The model is computed from released reports, whose cost the ledger has by then.
         """
@@ -357,7 +364,7 @@ class RunParts:
         return keep
 
     def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
-        """What is known of the run before it starts."""
+        """Return what is known of the run before it starts."""
         config, plan = self.config, self.randomizers
         records = config.data.records_per_client * config.data.clients
         data = DataFacts(f"the clients' own ({config.app.client})", records, (), 0, 0, 0)
@@ -377,15 +384,15 @@ class Federation(RunParts):
 
     @classmethod
     def made_of(cls, config: Config, run: Hashable = None) -> Federation:
-        """The parts for what adds the noise: each client, or a simulation to each round's sum.
-        Raises as `load_task` does."""
+        """Return the parts for what adds the noise: each client, or a simulation to each round's
+        sum. Raises as `load_task` does."""
         keep_one_thread()
         kind = AggregateFederation if config.run.aggregate_noise else cls
         return kind(config, load_task(config, run=run))
 
     @classmethod
     def of_server(cls, grid: Grid, context: Context) -> Self:
-        """`of`, with progress lines for the run's observer."""
+        """Return `of`, with progress lines for the run's observer."""
         require_run_config(context.run_config)
         config = config_of(tuple(context.run_config.items()))
         if config.run.supernodes:
@@ -401,7 +408,7 @@ class Federation(RunParts):
     # What both sides know.
 
     def model(self) -> nn.Module:
-        """A fresh model, initialized from the run's seed."""
+        """Return a fresh model, initialized from the run's seed."""
         return self.task.model(self.config)
 
     @cached_property
@@ -437,7 +444,8 @@ class Federation(RunParts):
         return make_clipper(self.config, records, self.randomizers, engine, self.seeds)
 
     def _records_and_engine(self) -> tuple[ClientRecords, GradientEngine]:
-        """The clients' records on the run's device, and what computes their gradients there."""
+        """Return the clients' records on the run's device, and what computes their gradients
+        there."""
         task, device = self.task, torch.device(self.config.run.device)
         shape = tuple(task.inputs.shape[1:])
         engine = self.gradient_engine(self.model(), len(task.labels), shape, task.loss)
@@ -468,7 +476,7 @@ class Federation(RunParts):
         assert self.clipper is not None and self.randomizer is not None
 
     def arrays(self, model: nn.Module) -> ArrayRecord:
-        """A model's parameters, as they travel."""
+        """Return a model's parameters, as they travel."""
         named = {name: values.detach().numpy() for name, values in model.named_parameters()}
         return messages.array_record(named, shared=True)
 
@@ -490,7 +498,7 @@ class Federation(RunParts):
         return dict(model.state_dict())
 
     def evaluate(self) -> RoundMeasure:
-        """Accuracy, loss and the configuration's own metrics on the public test records."""
+        """Return accuracy, loss and the configuration's own metrics on the public test records."""
         measure = evaluator(self.model(), self.task, self.config.model)
         return lambda number, arrays: measure(number, messages.vector_of(arrays))
 
@@ -551,7 +559,7 @@ class AggregateFederation(Federation):
         assert self.sum_of_means is not None
 
     def nodes_add_up(self, grid: Grid) -> bool:
-        """Always: there are no reports."""
+        """Return True, always: there are no reports."""
         return True
 
     def shuffler(

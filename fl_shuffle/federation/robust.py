@@ -26,16 +26,16 @@ MADE_UP = 1 << 20
 
 
 def coordinate_median(reports: Tensor) -> Tensor:
-    """The median of each coordinate of `reports` [n, d], n >= 1: of an even number the mean of the
-    two in the middle; float64 [d]. It stays among the honest reports while these are more than
-    half."""
+    """Return the median of each coordinate of `reports` [n, d], n >= 1: of an even number the mean
+    of the two in the middle; float64 [d]. It stays among the honest reports while these are more
+    than half."""
     return _middle(reports, (reports.shape[0] - 1) // 2)
 
 
 def trimmed_mean(reports: Tensor, share: float) -> Tensor:
-    """The mean of each coordinate of `reports` [n, d] without the floor(share n) smallest and as
-    many largest values, 0 <= share < 1/2; float64 [d]. It stays among the honest reports while the
-    others are at most floor(share n)."""
+    """Return the mean of each coordinate of `reports` [n, d] without the floor(share n) smallest
+    and as many largest values, 0 <= share < 1/2; float64 [d]. It stays among the honest reports
+    while the others are at most floor(share n)."""
     return _middle(reports, math.floor(share * reports.shape[0]))
 
 
@@ -48,8 +48,8 @@ def _middle(reports: Tensor, cut: int) -> Tensor:
 
 
 def analyzer_of(section: ServerSection) -> Callable[[Shuffled], Tensor]:
-    """The configured analyzer, of what the shuffler releases: the mean, or a `checked` estimate of
-    it from single reports."""
+    """Return the configured analyzer, of what the shuffler releases: the mean, or a `checked`
+    estimate of it from single reports."""
     if section.analyzer == "mean":
         return Shuffled.mean
     if section.analyzer == "coordinate-median":
@@ -60,8 +60,8 @@ def analyzer_of(section: ServerSection) -> Callable[[Shuffled], Tensor]:
 
 
 def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
-    """The analyzer of single reports [n, d], which raises `UnusableBatchError` where it returns
-    anything but a finite vector [d]."""
+    """Return the analyzer of single reports [n, d], which raises `UnusableBatchError` where it
+    returns anything but a finite vector [d]."""
 
     def analyze(shuffled: Shuffled) -> Tensor:
         assert shuffled.reports is not None

@@ -22,7 +22,8 @@ app = ClientApp(mods=[redact_errors])
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """The exact weighted sum of the clipped means of the clients that the server asks for."""
+    """Return the exact weighted sum of the clipped means of the clients that the server asks
+    for."""
     federation = AggregateFederation.of(context)
     request = federation.request(message, context)
     total = federation.sum_of_means(request.model, request.clients, request.round)
@@ -31,12 +32,13 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Which clients this node plays."""
+    """Return which clients this node plays."""
     return AggregateFederation.of(context).holding(message, context)
 
 
 def reply_with_sum(request: Request, total: Tensor, plan: Calibration) -> Message:
-    """The reply with a sum [d], and of which clients it is: none where it cannot be theirs."""
+    """Return the reply with a sum [d], and of which clients it is: none where it cannot be
+    theirs."""
     exact, clients = ExactSum(len(request.model), plan.group), request.clients
     taken = exact.add_sum(total.cpu(), float(plan.largest[clients].sum()))
     arrays = {TOTAL: exact.total.numpy(), VALID: np.full(len(clients), taken)}

@@ -61,7 +61,7 @@ class Node:
 
     @classmethod
     def of(cls, context: Context, config: Config, **dealt: Any) -> Node:
-        """The node that a context belongs to, in a run of this configuration.
+        """Return the node that a context belongs to, in a run of this configuration.
 
         `dealt`: how the run deals records to clients, see `ClientRecord.of`. Raises `ConfigError`
         where the node's configuration forbids to take part in it: for reports that a record which
@@ -102,7 +102,7 @@ class Answer(Protocol):
         """Take these clients' reports [m k, d], those of a batch together."""
 
     def message(self) -> Message:
-        """The reply."""
+        """Return the reply."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ class ReportsAnswer:
         return reply_with(self.request.message, **{REPORTS: self._rows})
 
     def allowed(self, clients: Ids) -> Mask:
-        """Whose report may leave [k]; it is written down before it does."""
+        """Return whose report may leave [k]; it is written down before it does."""
         if self.node.record is None:
             return np.ones(len(clients), dtype=bool)
         classes = self.plan.classes_of_each(clients)
@@ -194,7 +194,7 @@ def answered(request: Request, answer: Answer, *, clip: Clipper, randomize: Rand
 
 
 def failed(message: Message, context: Context, error: Exception) -> Message:
-    """The reply to a message on which this node fails; the exception goes to the node's log.
+    """Return the reply to a message on which this node fails; the exception goes to the node's log.
 
     What an exception says may quote records, or name one of the node's clients, files or addresses.
     So the server gets what `told_of` leaves of it. In a simulation the exception is raised again,
@@ -214,8 +214,9 @@ def failed(message: Message, context: Context, error: Exception) -> Message:
 
 
 def told_of(error: Exception) -> str:
-    """What the server may read of an error: its class, and the settings of the run's configuration
-    that it names. Nothing where the fault may lie in records: even its class would tell of them."""
+    """Return what the server may read of an error: its class, and the settings of the run's
+    configuration that it names. Nothing where the fault may lie in records: even its class would
+    tell of them."""
     if isinstance(error, DataError) or not isinstance(error, FlShuffleError):
         return ""
     if isinstance(error, ProgramError) and error.place:
@@ -227,7 +228,8 @@ def told_of(error: Exception) -> str:
 
 
 def redact_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A Flower mod: an exception becomes a reply by `failed`, since Flower would send its text.
+    """Return a Flower mod: an exception becomes a reply by `failed`, since Flower would send its
+    text.
 
     Nobody waits for the answer to a request that has expired, and it is not worked on.
     """

@@ -37,8 +37,8 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def kept_from_disk() -> Iterator[LogRecords]:
-    """Within it nothing that this process prints or logs reaches a file of Ray's; returns the list
-    of what clients log."""
+    """Keep all that this process prints or logs within it out of Ray's files; return the list of
+    what clients log."""
     log, kept = logging.getLogger(CLIENT_LOG), _Kept()
     handlers, propagate = log.handlers, log.propagate
     log.handlers, log.propagate = [kept], False
@@ -97,7 +97,7 @@ def quiet_on_ray() -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Files of processes that are started within it are for this user alone to read."""
+    """Make files of processes that are started within it this user's alone to read."""
     before = os.umask(OTHERS_MAY_NOT)
     try:
         yield

@@ -80,7 +80,7 @@ class Accounts:
     names: Sequence[str] | None = None
 
     def of(self, clients: NDArray[np.int64]) -> list[str]:
-        """The name of each of these clients' accounts."""
+        """Return the name of each of these clients' accounts."""
         if self.whose is None:
             return [WHOLE_SITE] * len(clients)
         if self.names is None:
@@ -101,14 +101,14 @@ class SpentBudget(NamedTuple):
     delta: float = 0.0
 
     def plus(self, cost: tuple[float, float, float]) -> SpentBudget:
-        """The same with a report of this (mu, epsilon, delta)."""
+        """Return the same with a report of this (mu, epsilon, delta)."""
         mu, epsilon, delta = cost
         return SpentBudget(self.squares + mu * mu, self.epsilon + epsilon, self.delta + delta)
 
     def within(self, epsilon: float, delta: float) -> bool:
-        """Whether this is at most (epsilon, delta), for reports of one kind: Gaussian ones compose
-        exactly, and basic composition adds others. Sums are rounded up by more than their terms
-        lose."""
+        """Return whether this is at most (epsilon, delta), for reports of one kind: Gaussian ones
+        compose exactly, and basic composition adds others. Sums are rounded up by more than their
+        terms lose."""
         left = delta - self.delta * ROUND_UP
         if left <= 0.0:
             return False
@@ -211,7 +211,8 @@ class ClientRecord:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """The file, locked for writing; it may name persons, and is its owner's alone to read."""
+        """Open the file, locked for writing; it may name persons, and is its owner's alone to
+        read."""
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
         with contextlib.closing(
             sqlite3.connect(self._path, timeout=60.0, isolation_level=None)
@@ -254,8 +255,8 @@ class ClientRecord:
             )
 
     def _kind(self, database: sqlite3.Connection, classes: Sequence[ClientClass]) -> str:
-        """The kind of these reports. Raises `ConfigError` where they do not compose with each
-        other, or with those in the file."""
+        """Return the kind of these reports. Raises `ConfigError` where they do not compose with
+        each other, or with those in the file."""
         ((first,),) = database.execute("SELECT noise FROM counted").fetchall()
         kinds = [GAUSSIAN if kind.noise == GAUSSIAN else OTHERS for kind in classes]
         held = str(first or kinds[0])
@@ -301,7 +302,8 @@ class ClientRecord:
 
 
 def _cost(kind: ClientClass, times: int) -> tuple[float, float, float]:
-    """(mu, epsilon, delta) of this number of reports: a Gaussian part, and a part that adds up."""
+    """Return (mu, epsilon, delta) of this number of reports: a Gaussian part, and a part that adds
+    up."""
     if kind.noise == "gaussian":
         return kind.exposure * math.sqrt(times), 0.0, 0.0
     if kind.noise == "laplace":
@@ -331,8 +333,8 @@ def _require_countable(config: Config, features_use_data: bool) -> None:
 def _accounts(
     config: Config, own: str | None, dealt: bool, names: Sequence[str] | None
 ) -> Accounts:
-    """What an account of this node is; raises `ConfigError` for a run that names somebody else by
-    it."""
+    """Return what an account of this node is; raises `ConfigError` for a run that names somebody
+    else by it."""
     site = None if own is None else resolve_config(own)
     unit = "client" if site is None else site.privacy.unit
     if config.privacy.unit != unit:
@@ -354,7 +356,7 @@ def _accounts(
 
 
 def _dealing(section: DataSection) -> dict[str, Any]:
-    """The settings that decide whose records a client's account is for.
+    """Return the settings that decide whose records a client's account is for.
 
     Clients that the data name keep their names however many of them take part.
     """
@@ -364,7 +366,7 @@ def _dealing(section: DataSection) -> dict[str, Any]:
 
 
 def _words_of(counted: str) -> str:
-    """What an account is, as `Accounts.text` says it, in an error's line."""
+    """Return what an account is, as `Accounts.text` says it, in an error's line."""
     try:
         found = json.loads(counted)
         unit, data = found["unit"], found["data"]

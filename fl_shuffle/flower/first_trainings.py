@@ -34,7 +34,7 @@ class FirstTrainings:
         self._lock = Lock()
 
     def tell(self, failure: BaseException | None) -> None:
-        """One has ended, with an exception or (None) well.
+        """Note that one has ended, with an exception or (None) well.
 
         Raises `ProgramError`, with type, text and place, if it is the last of the first few, and
         all of them have failed alike.
@@ -52,8 +52,8 @@ class FirstTrainings:
 
 
 def described(failure: BaseException) -> tuple[str, str, str]:
-    """What is the same of all who fail alike; type, text and the app's own line; and the same
-    without the text, which may quote records."""
+    """Return what is the same of all who fail alike; type, text and the app's own line; and the
+    same without the text, which may quote records."""
     frames = traceback.extract_tb(failure.__traceback__)
     own = [frame for frame in frames if not _of_a_library(frame.filename)]
     said = f"{type(failure).__name__}: {text_of(failure)}"

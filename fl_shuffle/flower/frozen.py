@@ -30,9 +30,9 @@ class Frozen:
 
     @classmethod
     def of(cls, model: Any, arrays: ArrayRecord) -> Frozen:
-        """What of these arrays `model`, a torch module, does not train: buffers, parameters that
-        ask for no gradient, and further names of one that has several. Statistics of batches are
-        left to be refused: they would never be what models with them need.
+        """Return what of these arrays `model`, a torch module, does not train: buffers, parameters
+        that ask for no gradient, and further names of one that has several. Statistics of batches
+        are left to be refused: they would never be what models with them need.
 
         Raises `ConfigError` for a model that is none, or whose parameters are not among the arrays.
         """
@@ -57,7 +57,7 @@ class Frozen:
 
     @classmethod
     def read(cls, content: RecordDict) -> Frozen | None:
-        """What came with a request; None if all of the model is trained."""
+        """Return what came with a request; None if all of the model is trained."""
         how = record_in(content, WHOLE_RECORD, ConfigRecord)
         if how is None:
             return None
@@ -67,12 +67,12 @@ class Frozen:
         )
 
     def records(self) -> dict[str, ArrayRecord | ConfigRecord]:
-        """What goes beside a request's trained arrays."""
+        """Return what goes beside a request's trained arrays."""
         how = ConfigRecord({"names": self.names, "values of": self.values_of})
         return {FROZEN_RECORD: self.arrays, WHOLE_RECORD: how}
 
     def trained(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The arrays of the whole model that are trained, each once."""
+        """Return the arrays of the whole model that are trained, each once."""
         found = ArrayRecord()
         for name, owner in zip(self.names, self.values_of, strict=True):
             if name == owner and name not in self.arrays:
@@ -80,7 +80,7 @@ class Frozen:
         return found
 
     def whole(self, trained: ArrayRecord) -> ArrayRecord:
-        """The whole model's arrays, in their order."""
+        """Return the whole model's arrays, in their order."""
         found = ArrayRecord()
         for name, owner in zip(self.names, self.values_of, strict=True):
             found[name] = self.arrays[name] if name in self.arrays else trained[owner]

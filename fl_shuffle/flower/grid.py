@@ -181,7 +181,6 @@ class InProcessGrid(Grid):
 
         The first exception of a ClientApp or of `take` is raised here.
         """
-
         ends = SimpleQueue[BaseException | None]()
 
         def play(position: int, message: Message) -> None:
@@ -246,8 +245,8 @@ def exchange(
 
 @contextmanager
 def kept_default_dtype() -> Iterator[None]:
-    """torch's default dtype as before once this is left: it is the whole process's, and a user's
-    code that changes it would have everybody else compute in it."""
+    """Restore torch's default dtype once this is left: it is the whole process's, and a user's code
+    that changes it would have everybody else compute in it."""
     before = torch.get_default_dtype()
     try:
         yield
@@ -258,9 +257,9 @@ def kept_default_dtype() -> Iterator[None]:
 def reply_of(
     app: Callable[[Message, Context], Any], message: Message, context: Context, *, trusted: bool
 ) -> Message:
-    """A ClientApp's reply. One that raises (or exits, or returns what is no message) yields an
-    error reply without text, but for the cause that a `NamedError` tells the user's own terminal;
-    the exception goes to this process's client log only.
+    """Return a ClientApp's reply. One that raises (or exits, or returns what is no message) yields
+    an error reply without text, but for the cause that a `NamedError` tells the user's own
+    terminal; the exception goes to this process's client log only.
 
     Of the framework's own app (`trusted`) a `FlShuffleError` is about the run's settings: it is
     raised, for the user to see; of others a `ProgramError`.
@@ -285,7 +284,7 @@ def reply_of(
 
 
 def _work(calls: SimpleQueue[Callable[[], object] | None]) -> None:
-    """A worker thread: does these calls until it finds None among them."""
+    """Work as a thread: do these calls until there is None among them."""
     torch.set_num_threads(1)
     while (call := calls.get()) is not None:
         with suppress(Exception):

@@ -1,5 +1,7 @@
-"""A Flower mod for apps that keep one of Flower's own strategies: one budget for every client, and
-no ledger."""
+"""A Flower mod for apps that keep one of Flower's own strategies.
+
+It has one budget for every client, and no ledger.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import logging
 import os
 from contextlib import nullcontext, suppress
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import torch
@@ -49,22 +52,53 @@ NOT_HERE = (
 
 
 class LocalRandomizerMod:
-    """Clip the node's update, add noise, send nothing else, as one of a `ClientApp`'s `mods` under
-    FedAvg, FedAdam and the like.
+    """Clip a node's update, add noise, and send nothing else.
 
-    The app answers training messages with its new arrays. Its update (received - trained) is
-    clipped as a whole to `clip_norm` (l2 for `gaussian`, l1 for `laplace`) and randomized so that
-    one report is (epsilon0, delta0) local DP for a change of all of this client's data (unit =
-    client, replace-one, sensitivity 2 clip_norm; analytic Gaussian calibration of Balle and Wang
-    2018). Noise of that `scale` comes from the operating system's entropy. The answer is the
-    received arrays minus the report, and `num-examples` = 1, to evaluations, which never reach the
-    app, that alone. An update that is not finite, and that of an app that raises, counts as zero
-    and is randomized like any other: a missing report would tell of it. The exception goes to the
-    log `fl_shuffle.client`.
+    Use it as one of a `ClientApp`'s `mods` under FedAvg, FedAdam, and the like. The app answers
+    training messages with its new arrays. Its update (received - trained) is clipped as a whole and
+    randomized, so that one report is (epsilon0, delta0) local DP. The answer is the received arrays
+    minus the report, and ``num-examples`` = 1. Evaluations never reach the app: their answer is
+    ``num-examples`` = 1 alone.
+
+    Parameters
+    ----------
+    randomizer : {"gaussian", "laplace"}
+        Kind of noise.
+    epsilon0 : float
+        Local epsilon of one report, in nats, above 0.
+    delta0 : float, default 0.0
+        Local delta of one report: in (0, 1) for "gaussian", 0 for "laplace".
+    clip_norm : float, default 1.0
+        Clipping norm, above 0: l2 for "gaussian", l1 for "laplace".
+
+    Raises
+    ------
+    InvalidValueError
+        For parameters out of range.
+    ConfigError
+        When a message comes, on a node with a shuffler or a record of its own.
+
+    Notes
+    -----
+    Neighbors: replace-one, with unit = client: all of this client's data change, so the sensitivity
+    is 2 clip_norm. Gaussian noise has the analytic calibration of Balle and Wang (2018), rounded
+    up. Noise of that `scale` comes from the operating system's entropy.
+
+    An update that is not finite, and that of an app that raises, counts as zero and is randomized
+    like any other: a missing report would tell of it. The exception goes to the log
+    `fl_shuffle.client`.
 
     Nothing counts what several rounds cost together, and nobody shuffles: `ShuffleClientApp` takes
-    every client's budget from a run's configuration instead. Raises `InvalidValueError` for
-    parameters out of range, and `ConfigError` on a node with a shuffler or a record of its own.
+    every client's budget from a run's configuration instead.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from fl_shuffle.flower import LocalRandomizerMod
+    >>> mod = LocalRandomizerMod(randomizer="laplace", epsilon0=4.0, clip_norm=0.5)
+    >>> app = ClientApp(mods=[mod])
+    >>> mod.scale
+    0.25
     """
 
     def __init__(
@@ -77,7 +111,8 @@ class LocalRandomizerMod:
             require_open_unit("delta0", delta0)
             self.scale = analytic_sigma(epsilon0, delta0, 2.0 * clip)
         else:
-            if require_real("delta0", delta0) != 0.0:
+            given: object = delta0
+            if isinstance(given, bool) or not isinstance(given, Real) or given != 0.0:
                 raise InvalidValueError("delta0", delta0, "must be 0 for Laplace noise")
             self.scale = 2.0 * clip / epsilon0
         self._clip = np.array([clip])
@@ -87,7 +122,7 @@ class LocalRandomizerMod:
         self._untold = [METRICS_STAY]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Flower's mod protocol. What goes wrong on a deployed node is redacted."""
+        """Follow Flower's mod protocol. What goes wrong on a deployed node is redacted."""
         quiet_on_ray()
         try:
             return self._answer(message, context, call_next)
@@ -116,7 +151,7 @@ class LocalRandomizerMod:
     def _randomized(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> ArrayRecord:
-        """The received arrays minus the report."""
+        """Return the received arrays minus the report."""
         layout = ArrayLayout.of(model_in(message.content))
         itself = OwnClients(layout, lambda _: nullcontext((message, context)))
         model = torch.from_numpy(layout.flatten(model_in(message.content)))

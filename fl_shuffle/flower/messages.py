@@ -45,7 +45,8 @@ FLOATING = ("float16", "float32", "float64")
 
 
 def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRecord:
-    """A record of arrays that travel by reference within a process; `shared`: see `LocalArray`."""
+    """Return a record of arrays that travel by reference within a process; `shared`: see
+    `LocalArray`."""
     record = ArrayRecord()
     for name, values in arrays.items():
         # Not through the constructor: it serializes every array into a new `Array`.
@@ -64,7 +65,7 @@ _LONGEST_HEADER = 1024
 
 
 def float32_array(array: Array) -> NDArray[np.float32] | None:
-    """The array that a party sent, or None if it is not float32 throughout or not whole.
+    """Return the array that a party sent, or None if it is not float32 throughout or not whole.
 
     What it declares, its header and its size must agree; only then is it read.
     """
@@ -94,8 +95,8 @@ class ArrayLayout:
 
     @classmethod
     def of(cls, record: ArrayRecord) -> ArrayLayout:
-        """The layout of a record. Raises `InvalidValueError` for one without numbers, and for
-        arrays that are not of NumPy's floating types."""
+        """Return the layout of a record. Raises `InvalidValueError` for one without numbers, and
+        for arrays that are not of NumPy's floating types."""
         for name, array in record.items():
             if array.dtype not in FLOATING:
                 raise InvalidValueError(
@@ -119,7 +120,7 @@ class ArrayLayout:
     def flatten(
         self, record: ArrayRecord, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
-        """The record's arrays as one vector, float32 [d]: a new one, or `out`.
+        """Return the record's arrays as one vector, float32 [d]: a new one, or `out`.
 
         Raises `KeyError` for one that is missing, `InvalidValueError` for another number of values.
         """
@@ -132,7 +133,7 @@ class ArrayLayout:
         return np.concatenate([part.reshape(-1) for part in parts], out=vector, casting="unsafe")
 
     def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
-        """A record of the vector, cut into the layout's arrays; each reader gets a copy."""
+        """Return a record of the vector, cut into the layout's arrays; each reader gets a copy."""
         arrays, start = dict[str, NDArray[Any]](), 0
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             end = start + math.prod(shape)
@@ -142,7 +143,7 @@ class ArrayLayout:
 
 
 def vector_of(arrays: ArrayRecord) -> Tensor:
-    """The arrays as one vector, float32 [d]; raises as `ArrayLayout.of` does."""
+    """Return the arrays as one vector, float32 [d]; raises as `ArrayLayout.of` does."""
     return torch.from_numpy(ArrayLayout.of(arrays).flatten(arrays))
 
 
@@ -163,7 +164,7 @@ class TrainRequest:
         beside: Mapping[str, ArrayRecord | ConfigRecord] = MappingProxyType({}),
         facts: Mapping[str, str] = MappingProxyType({}),
     ) -> Message:
-        """The training message that carries this request and the model.
+        """Return the training message that carries this request and the model.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
         `beside` are further records; `facts` are the shuffler's (see `Shuffler.facts`). The clients
@@ -205,7 +206,7 @@ class TrainRequest:
 
 
 def record_in(content: RecordDict, name: str, kind: type[Kind]) -> Kind | None:
-    """The record of that name, if it is of that kind; else None.
+    """Return the record of that name, if it is of that kind; else None.
 
     Flower's `content.array_records` and the like make a cycle of references around all records: a
     model would stay in memory until garbage is collected.
@@ -215,7 +216,7 @@ def record_in(content: RecordDict, name: str, kind: type[Kind]) -> Kind | None:
 
 
 def model_in(content: RecordDict) -> ArrayRecord:
-    """The model's arrays; raises `InvalidValueError` if there are none."""
+    """Return the model's arrays; raises `InvalidValueError` if there are none."""
     record = record_in(content, MODEL_RECORD, ArrayRecord)
     if record is None:
         raise InvalidValueError("model", "no arrays", f"must be an ArrayRecord, {MODEL_RECORD!r}")
@@ -223,20 +224,21 @@ def model_in(content: RecordDict) -> ArrayRecord:
 
 
 def trained_in(content: RecordDict) -> ArrayRecord:
-    """An app's arrays in its reply: of that name, or the only ones, as Flower's own strategies take
-    them. Raises `InvalidValueError` for any other number of them."""
+    """Return an app's arrays in its reply: of that name, or the only ones, as Flower's own
+    strategies take them. Raises `InvalidValueError` for any other number of them."""
     found = [record for record in content.values() if isinstance(record, ArrayRecord)]
     return found[0] if len(found) == 1 else model_in(content)
 
 
 def expired(message: Message) -> bool:
-    """Whether nobody waits for the answer any more. Clocks of nodes may be off by a minute."""
+    """Return whether nobody waits for the answer any more. Clocks of nodes may be off by a
+    minute."""
     metadata = message.metadata
     return time.time() > metadata.created_at + metadata.ttl + CLOCKS_APART_SECONDS
 
 
 def reply_with(request: Message, **arrays: NDArray[Any]) -> Message:
-    """A reply that holds these arrays and nothing else."""
+    """Return a reply that holds these arrays and nothing else."""
     content = RecordDict({REPORT_RECORD: array_record(arrays, shared=False)})
     return Message(content, reply_to=request)
 
@@ -244,7 +246,7 @@ def reply_with(request: Message, **arrays: NDArray[Any]) -> Message:
 def read_answer(
     reply: Message, asked: TrainRequest, dimension: int, reasons: Counter[str], batches: int = 1
 ) -> Reports | PartialSum | None:
-    """The answer in a reply, or None and another one of the reasons for missing reports.
+    """Return the answer in a reply, or None and another one of the reasons for missing reports.
 
     Each client reports to each of the round's `batches`. Everything else that a reply might carry
     (metadata, error text, metrics) is left behind here.
@@ -264,7 +266,7 @@ def read_answer(
 def _read(
     reply: Message, summed: bool, clients: int, shape: tuple[int, int]
 ) -> Reports | PartialSum | str:
-    """The answer, or why it cannot be used. A sum counts only where it was asked for."""
+    """Return the answer, or why it cannot be used. A sum counts only where it was asked for."""
     if reply.has_error():
         # What a client in this process raised is the user's to know; others' text stays out.
         return reply.error.cause if isinstance(reply.error, NamedError) else "failed"

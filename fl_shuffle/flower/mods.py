@@ -46,7 +46,7 @@ _AS_ZERO = "; it counts as zero, and the report is sent"
 
 
 def unanswered(message: Message) -> Message:
-    """The reply to a message that does not reach the app."""
+    """Return the reply to a message that does not reach the app."""
     kind = message.metadata.message_type
     refusals.note("type", f"a message of type {kind!r} is not answered")
     return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
@@ -55,41 +55,64 @@ def unanswered(message: Message) -> Message:
 class ShuffleClientApp(ClientApp):
     """A ClientApp whose training is clipped and randomized as the run's configuration says.
 
-        app = ShuffleClientApp(beside=__file__)
+    The server's side is `ShuffleStrategy.of`. Register a training function, or give `records` and
+    `model`.
 
-        @app.train()
-        def train(message, context): ...  # returns its new arrays, as for FedAvg
+    Parameters
+    ----------
+    client_fn : object, optional
+        Must be left out: a NumPyClient's messages cannot be read here.
+    mods : list of Flower mods, optional
+        Called before what this app does.
+    beside : str or Path, optional
+        Your ``__file__``, beside which the configuration and its budgets are looked for.
+    records : callable, optional
+        ``records(context)`` returns (x, y): the client's records and their labels. Needs `model`.
+    model : callable, optional
+        ``model()`` returns a torch module with the names and shapes of the server's arrays.
+    loss : callable, optional
+        ``loss(outputs, y)`` returns a number for each record. By default, cross entropy.
 
-    The server's side is `ShuffleStrategy.of`. `beside`: your `__file__`, beside which the
-    configuration and its budgets are looked for; `mods` are called before what this app does.
-    Raises `ConfigError` for a `client_fn`.
+    Raises
+    ------
+    ConfigError
+        For a `client_fn`, and for `records` or `model` alone. When a message comes: where node and
+        configuration disagree on the shuffler.
+    InvalidValueError
+        When a message comes: for a configuration that own apps cannot have, and for clients whose
+        records lie on another node.
+    ShufflerError
+        When a message comes: for a shuffler that refuses or does not answer.
 
+    Notes
+    -----
     A request for several clients asks the training once for each of them, with
-    `context.node_config["partition-id"]` naming the client and `num-partitions` how many there are;
-    `context.state` is that client's own, and stays with the node that plays it. The message holds
-    `arrays`, and `config` with the server's `train_config` and `server-round`. The update is
-    (received - trained). Metrics, sizes and everything else in the reply stay here. An update that
-    is not finite counts as zero and is randomized like any other, and so does that of an app that
-    raises, or replies with an error or another number of values: a missing report would tell of
-    it. The exception and its text go to the log `fl_shuffle.client`.
+    ``context.node_config["partition-id"]`` naming the client and ``num-partitions`` how many there
+    are; ``context.state`` is that client's own, and stays with the node that runs it. The message
+    holds ``arrays``, and ``config`` with the server's ``train_config`` and ``server-round``. The
+    update is (received - trained). Metrics, sizes, and everything else in the reply stay here.
 
-    On a node that has a shuffler of its own reports go there, and the reply is empty. A question is
-    answered with the clients that this node plays (`fl_shuffle.flower.node_registry`): those of its
-    `partition-id` and `num-partitions`, or any without; no other message reaches the app. Raises,
-    when a message comes, `InvalidValueError` for a configuration that own apps cannot have, and for
-    clients whose records lie on another node; `ConfigError` where node and configuration disagree
-    on the shuffler; `ShufflerError` for one that refuses or does not answer.
+    An update that is not finite counts as zero and is randomized like any other, and so does that
+    of an app that raises, or replies with an error or another number of values: a missing report
+    would tell of it. The exception and its text go to the log `fl_shuffle.client`.
 
-    With `records`, `model` and, if it is not cross entropy, `loss` there is no training function:
+    On a node that has a shuffler of its own, reports go there, and the reply is empty. A question
+    is answered with the clients that this node runs (`fl_shuffle.flower.node_registry`): those of
+    its ``partition-id`` and ``num-partitions``, or any without; no other message reaches the app.
 
-        app = ShuffleClientApp(beside=__file__, records=records, model=Net)
+    With `records` and `model`, a client's report is the clipped gradient of its records on the
+    received model, as in the framework's own runs. With ``privacy.unit = "record"`` each record's
+    gradient is clipped by itself, in the mean of `data.records_per_client` of them.
 
-        def records(context): ...  # returns (x, y): the client's records and their labels
+    Examples
+    --------
+    A training function returns its new arrays, as for FedAvg:
 
-    A client's report is then the clipped gradient of its records on the received model, as in the
-    framework's own runs; with `privacy.unit = "record"` each record's by itself, in the mean of
-    `data.records_per_client` of them. `model()` is a torch module with the names and shapes of the
-    server's arrays; `loss(outputs, y)` gives a number for each record.
+    >>> from fl_shuffle.flower import ShuffleClientApp
+    >>> app = ShuffleClientApp()
+    >>> @app.train()
+    ... def train(message, context):
+    ...     ...
     """
 
     def __init__(
@@ -125,9 +148,12 @@ class ShuffleClientApp(ClientApp):
             self.train()(never)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """See Flower's `ClientApp`. Every exception, also one of the app's own mods, becomes an
-        error reply here, behind all mods: those of an app may look into every reply, and would
-        raise at one without content; Flower would send the exception's text to the server."""
+        """Answer a message, as Flower's `ClientApp` does.
+
+        Every exception, also one of the app's own mods, becomes an error reply here, behind all
+        mods: those of an app may look into every reply, and would raise at one without content;
+        Flower would send the exception's text to the server.
+        """
         quiet_on_ray()
         try:
             return super().__call__(message, context)
@@ -139,7 +165,7 @@ class ShuffleClientApp(ClientApp):
             return failed(message, context, error)
 
     def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The last of the mods: reports, or which clients this node plays, and nothing else."""
+        """Answer as the last of the mods: with reports, or with this node's clients."""
         kind = message.metadata.message_type.split(".")[0]
         if kind not in (MessageType.TRAIN, MessageType.QUERY) or messages.expired(message):
             return unanswered(message)
@@ -153,7 +179,7 @@ class ShuffleClientApp(ClientApp):
         return answered(request, answer, clip=clip, randomize=parts.randomizer)
 
     def _clipper(self, parts: RunParts, request: Request, call_next: ClientAppCallable) -> Clipper:
-        """Of the app's updates, or of the gradients of its records."""
+        """Return the clipper of the app's updates, or of the gradients of its records."""
         config, declared = parts.config, parts.config.privacy.randomizer == "declared"
         clients = OwnClients(
             messages.ArrayLayout.of(messages.model_in(request.message.content)),
@@ -179,7 +205,7 @@ class ShuffleClientApp(ClientApp):
 
 @contextmanager
 def as_client(request: Request, count: int, client: int) -> Iterator[tuple[Message, Context]]:
-    """The request as one of the run's `count` clients gets it, with a context of its own.
+    """Yield the request as one of the run's `count` clients gets it, with a context of its own.
 
     What the app leaves in `state` is kept in the node's, under the client's number.
     """
@@ -223,8 +249,10 @@ class OwnClients:
         _round: int,
         tally: NonfiniteRecords,
     ) -> Tensor:
-        """`Rows` of the app's own training: (received - trained) of each client, float32 [k, d];
-        what is not finite is the clipper's affair."""
+        """Return `Rows` of the app's own training, float32 [k, d].
+
+        They are (received - trained) of each client; what is not finite is the clipper's affair.
+        """
         received = model.numpy()
 
         def update(message: Message, context: Context, row: NDArray[np.float32]) -> None:
@@ -242,7 +270,7 @@ class OwnClients:
     def means(
         self, gradients: RecordGradients, model: Tensor, clients: Ids, round_number: int
     ) -> Tensor:
-        """A `Clipper` of the app's own records, each client's by itself."""
+        """Return a `Clipper` of the app's own records, each client's by itself."""
 
         def mean(message: Message, context: Context, row: NDArray[np.float32]) -> None:
             client = int(context.node_config[PARTITION])
@@ -253,8 +281,10 @@ class OwnClients:
     def _rows(
         self, clients: Ids, compute: Callable[[Message, Context, NDArray[np.float32]], None]
     ) -> Tensor:
-        """A row for each client, float32 [k, d], which `compute` fills from what the client gets:
-        its message and context."""
+        """Return a row for each client, float32 [k, d].
+
+        `compute` fills it from what the client gets: its message and context.
+        """
         rows = np.zeros((len(clients), self.layout.size), dtype=np.float32)
         for row, client in zip(rows, clients.tolist(), strict=True):
             failure: BaseException | None = None

@@ -62,7 +62,7 @@ class ClientOwners(NamedTuple):
 
 
 def held_clients(node_config: Mapping[str, object], clients: int) -> range:
-    """The clients, out of 0 .. `clients` - 1, that a node of this configuration plays.
+    """Return the clients, out of 0 .. `clients` - 1, that a node of this configuration plays.
 
     The parts differ by at most one client, the larger ones first. Raises `InvalidValueError` for a
     partition that is not a whole number below `num-partitions`, or without it.
@@ -81,7 +81,8 @@ def _part(part: int, count: int, clients: int) -> range:
 
 
 def fingerprint(public_key: bytes) -> str | None:
-    """That of a PEM public key, as `ssh-keygen -l` shows it, or None if there is no such key."""
+    """Return the fingerprint of a PEM public key, as `ssh-keygen -l` shows it, or None if there is
+    no such key."""
     try:
         key = load_pem_public_key(public_key)
         line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -104,7 +105,8 @@ class SuperNodeFile:
     parts: Mapping[str, int]
 
     def part_of(self, names: Iterable[str]) -> int | None:
-        """The part of the node that has these names; None if the file gives it none, or two."""
+        """Return the part of the node that has these names; None if the file gives it none, or
+        two."""
         parts = {self.parts[name] for name in names if name in self.parts}
         return parts.pop() if len(parts) == 1 else None
 
@@ -156,14 +158,14 @@ def _row(where: str, row: list[str], clients: int) -> tuple[str, int, int]:
 
 
 def reply_with_holding(question: Message, context: Context, clients: int) -> Message:
-    """A node's answer to the server's question which clients it holds, and nothing else."""
+    """Return a node's answer to the server's question which clients it holds, and nothing else."""
     held = held_clients(context.node_config, clients)
     record = ConfigRecord({"first": held.start, "count": len(held)})
     return Message(RecordDict({HOLDING_RECORD: record}), reply_to=question)
 
 
 def holding_in(reply: Message, clients: int) -> range | None:
-    """The clients in a node's answer; None if it names no range of all clients."""
+    """Return the clients in a node's answer; None if it names no range of all clients."""
     record = None if reply.has_error() else record_in(reply.content, HOLDING_RECORD, ConfigRecord)
     if record is None:
         return None
@@ -218,7 +220,7 @@ class NodeRegistry:
         self._partition = ClientOwners(np.zeros(self.clients, np.uint64), {})
 
     def partition(self, grid: Grid) -> ClientOwners:
-        """Who plays which clients now. Raises `RunError` if there is no node."""
+        """Return who plays which clients now. Raises `RunError` if there is no node."""
         nodes, now = wait_for_nodes(grid, self.timeout, known=self._held), time.monotonic()
         gone = self._held.keys() - nodes
         late = {node for node, (when, _) in self._again.items() if when <= now}
@@ -238,7 +240,7 @@ class NodeRegistry:
         return self._partition
 
     def _listed(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
-        """Which part the file gives to each of these nodes."""
+        """Yield which part the file gives to each of these nodes."""
         listed = self.supernodes
         assert listed is not None
         keys = {info.node_id: fingerprint(info.public_key) for info in grid.get_nodes()}
@@ -251,7 +253,7 @@ class NodeRegistry:
             yield node, NOBODY if part is None else _part(part, listed.count, self.clients)
 
     def _asked(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
-        """What each of these nodes says that it holds."""
+        """Return what each of these nodes says that it holds."""
         timeout = min(QUERY_SECONDS, self.timeout)
         said = holdings(grid, new, self.clients, timeout)
         answers = {node: NOBODY if held is None else held for node, held in said.items()}
@@ -285,7 +287,7 @@ class NodeRegistry:
 
 
 def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> list[int]:
-    """Node ids once they have settled: a ServerApp starts before its nodes have registered.
+    """Return node ids once they have settled: a ServerApp starts before its nodes have registered.
 
     Nodes that are just the `known` ones have settled. Raises `RunError` if no node appears
     within `timeout` seconds.
@@ -302,7 +304,7 @@ def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> l
 
 
 def words_of(held: range) -> str:
-    """These clients, in an error's or a log's line."""
+    """Return these clients, in an error's or a log's line."""
     if len(held) <= 1:
         return f"client {held.start}" if held else "no client"
     return f"clients {held.start} to {held.stop - 1}"

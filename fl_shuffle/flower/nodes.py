@@ -25,7 +25,7 @@ Assignment = tuple[TrainRequest, int]
 
 
 def every_client(clients: Ids) -> Ids:
-    """A `Blocks` in which each client is a block of its own."""
+    """Return a `Blocks` in which each client is a block of its own."""
     return np.arange(len(clients) + 1)
 
 
@@ -43,7 +43,7 @@ class Broadcast:
     def messages(
         self, assignments: Sequence[Assignment], model: ArrayRecord, facts: Mapping[str, str]
     ) -> Iterator[Message]:
-        """The requests with their model, as they travel; `facts` are the shuffler's."""
+        """Yield the requests with their model, as they travel; `facts` are the shuffler's."""
         for request, node in assignments:
             beside = dict(self.beside)
             if self.train_config is not None:
@@ -78,7 +78,8 @@ class Nodes:
     def assignments(
         self, grid: Grid, number: int, allowed: Mask, dimension: int
     ) -> list[Assignment]:
-        """The round's requests, each with a node that can play its clients; nodes take turns."""
+        """Return the round's requests, each with a node that can play its clients; nodes take
+        turns."""
         # A sum is as long for many clients as for few; of reports, memory is bounded.
         most = self.clients if self.summed else max(1, HELD_NUMBERS // dimension)
         partition, queues = self._partition(grid), []
@@ -91,7 +92,8 @@ class Nodes:
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 
     def one_by_one(self, grid: Grid, number: int, order: list[int]) -> Iterator[Assignment]:
-        """A request for each of the clients in this order; none for those that nobody can play."""
+        """Yield a request for each of the clients in this order; none for those that nobody can
+        play."""
         partition = self._partition(grid)
         for place, client in enumerate(order):
             nodes = partition.nodes[int(partition.owner[client])]
@@ -107,8 +109,8 @@ class Nodes:
 
 
 def pieces(chosen: Ids, most: int, nodes: int, blocks: Blocks) -> Iterator[Ids]:
-    """Whole blocks of the chosen clients in ascending order, about equally many clients a request:
-    none above `most`, unless one block is, and each node as many as any other."""
+    """Yield whole blocks of the chosen clients in ascending order, about equally many clients a
+    request: none above `most`, unless one block is, and each node as many as any other."""
     # Where the last turn is not shared by all nodes, some of them would only wait.
     turns = -(-len(chosen) // (most * nodes))
     starts = blocks(chosen)

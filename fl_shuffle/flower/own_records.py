@@ -58,12 +58,14 @@ class OwnRecords:
     """Engines that have computed gradients of made-up records in this process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was given: Ray hands the app to its actors, and nobody can hand a lock on."""
+        """Return it as it was given: Ray hands the app to its actors, and nobody can hand a lock
+        on."""
         return OwnRecords, (self.records, self.model, self.loss)
 
     def engine(self, parts: RunParts, x: Tensor, y: Tensor) -> GradientEngine:
-        """Of records of this shape, with the run's clipping. Raises `NodeFault` where the model
-        cannot be made, and where the trial on made-up records refuses model or loss."""
+        """Return the engine of records of this shape, with the run's clipping. Raises `NodeFault`
+        where the model cannot be made, and where the trial on made-up records refuses model or
+        loss."""
         config, count = parts.config, parts.config.data.clients * parts.records_each
         shape, labels = tuple(x.shape[1:]), (y.is_floating_point(), tuple(y.shape[1:]))
         whole = not x.is_floating_point()
@@ -81,15 +83,15 @@ class OwnRecords:
             return self._engines[key]
 
     def takes_whole_numbers_alone(self, shape: tuple[int, ...]) -> bool:
-        """Whether the model computes records of this shape as int64 only."""
+        """Return whether the model computes records of this shape as int64 only."""
         with self._making:
             if shape not in self._whole:
                 self._whole[shape] = takes_whole_numbers_alone(self.model(), shape)
             return self._whole[shape]
 
     def _try_loss(self, model: nn.Module, shape: tuple[int, ...], y: Tensor) -> None:
-        """Of labels as these: classes [n] or numbers [n, k]; others are reported later, and
-        what the model makes of its records."""
+        """Try the loss on labels as these: classes [n] or numbers [n, k]; others are reported
+        later, and what the model makes of its records."""
         numbers = y.shape[1] if y.is_floating_point() and y.dim() == 2 else 0
         if self.loss is None or (not numbers and (y.is_floating_point() or y.dim() != 1)):
             return
@@ -152,7 +154,7 @@ class RecordGradients:
         return x, y, np.array([0, len(x)])
 
     def row(self, parameters: Tensor, client: int, round_number: int, context: Context) -> Tensor:
-        """The client's clipped mean, float32 [d]; raises what its records make go wrong, and
+        """Return the client's clipped mean, float32 [d]; raises what its records make go wrong, and
         `NodeFault` for what goes wrong without them."""
         x, y = _read(self._own.records(context))
         whole = not x.is_floating_point() and self._own.takes_whole_numbers_alone(
@@ -211,7 +213,7 @@ class RecordGradients:
 
 
 def _of_classes(own: Loss) -> Loss:
-    """The same, zero where a label is below zero."""
+    """Return the same, zero where a label is below zero."""
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         if labels.is_floating_point():
@@ -223,7 +225,7 @@ def _of_classes(own: Loss) -> Loss:
 
 
 def _read(given: object) -> tuple[Tensor, Tensor]:
-    """x [n, ...], y int64 [n] or float32 [n, k]."""
+    """Return x [n, ...], y int64 [n] or float32 [n, k]."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise InvalidValueError(
             "records(context)", type(given).__name__, "must return a pair (x, y) of arrays"
@@ -237,7 +239,8 @@ def _read(given: object) -> tuple[Tensor, Tensor]:
 
 
 def _cut(values: Tensor, count: int, missing: float) -> Tensor:
-    """The first `count` rows; where there are fewer, rows of what counts for nothing behind."""
+    """Return the first `count` rows; where there are fewer, rows of what counts for nothing
+    behind."""
     if len(values) >= count:
         return values[:count]
     rest = values.new_full((count - len(values), *values.shape[1:]), missing)

@@ -73,7 +73,7 @@ class LocalArray(Array):
         return buffer.getvalue()
 
     def numpy(self) -> NDArray[Any]:
-        """The array itself, or a copy of a shared one."""
+        """Return the array itself, or a copy of a shared one."""
         return self.values.copy() if self._shared else self.values
 
     def __reduce__(self) -> tuple[Any, ...]:

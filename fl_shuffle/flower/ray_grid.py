@@ -51,7 +51,7 @@ class RayGrid(InProcessGrid):
         trusted: bool,
         observer: Callable[[Any], None],
     ) -> None:
-        """`client_app` is `module:attribute`."""
+        """Start a grid for `client_app`, which is `module:attribute`."""
         if address not in ("", "auto"):
             _require_listening(address)
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.getcwd()]))}
@@ -107,8 +107,8 @@ def _require_listening(address: str) -> None:
 def _played(
     path: str, message: Message, context: Context, trusted: bool
 ) -> tuple[Message | str, RecordDict, LogRecords]:
-    """The app's reply, its new state and what it logged, in one of Ray's processes; a text instead
-    of a reply says what the user has to mend."""
+    """Return the app's reply, its new state and what it logged, in one of Ray's processes; a text
+    instead of a reply says what the user has to mend."""
     torch.set_num_threads(1)
     adopt_task_identity(context.run_id)
     with kept_from_disk() as said:

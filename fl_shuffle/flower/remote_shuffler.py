@@ -26,7 +26,7 @@ private one: files, all of them."""
 
 
 def agreement_of(run: str, config: Config, plan: Calibration, dimension: int) -> Agreement:
-    """What this run's parties agree on: each computes it from the public configuration."""
+    """Return what this run's parties agree on: each computes it from the public configuration."""
     exponent = math.frexp(float(plan.step.min()))[1] - 1  # steps are powers of two
     return Agreement(
         run=run,
@@ -41,7 +41,7 @@ def agreement_of(run: str, config: Config, plan: Calibration, dimension: int) ->
 
 
 def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | None:
-    """A node's way to its shuffler; None where the server is the shuffler, too.
+    """Return a node's way to its shuffler; None where the server is the shuffler, too.
 
     What the node's own configuration says stands above the run's, which the server writes: raises
     `ConfigError` if a node that has a shuffler is asked for reports without, or one that has none
@@ -71,8 +71,8 @@ def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | Non
 
 
 def link_of(config: Config, run_config: Mapping[str, object]) -> tuple[Link, bytes] | None:
-    """The server's way to its shuffler, and the analyzer's private key (empty where only sums
-    leave); None where the server is the shuffler. Raises `ConfigError` for half of it."""
+    """Return the server's way to its shuffler, and the analyzer's private key (empty where only
+    sums leave); None where the server is the shuffler. Raises `ConfigError` for half of it."""
     own, key = str(run_config.get(SHUFFLER, "")), str(run_config.get(ANALYZER_KEY, ""))
     if config.privacy.shuffler != "separate":
         if own or key:
@@ -100,6 +100,6 @@ def _file(name: str, value: object) -> Path:
 
 
 def run_named_in(message: Message) -> str:
-    """The identifier of the run that a request is part of; raises `InvalidValueError`."""
+    """Return the identifier of the run that a request is part of; raises `InvalidValueError`."""
     request = record_in(message.content, REQUEST_RECORD, ConfigRecord)
     return require_run(None if request is None else request.get(RUN))

@@ -27,7 +27,7 @@ class Schedule:
     evaluate_every: int = 1
 
     def participants(self, number: int, least: int = 1) -> Mask:
-        """Who is asked in a round, a mask [clients].
+        """Return who is asked in a round, a mask [clients].
 
         Raises `PrivacyBudgetError` if they are fewer than `least` (`privacy.min_reports`): their
         reports could not be released.
@@ -46,6 +46,6 @@ class Schedule:
         return drawn
 
     def order(self, number: int, allowed: Mask) -> list[int]:
-        """The order of a sequential round."""
+        """Return the order of a sequential round."""
         draw = self.seeds.numpy_generator(number, "permutation")
         return [int(client) for client in draw.permutation(np.flatnonzero(allowed))]

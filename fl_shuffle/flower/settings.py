@@ -40,8 +40,8 @@ APP_ROOT = Path(__file__).resolve().parents[2]
 def config_of(
     run_config: tuple[tuple[str, object], ...], beside: str | Path | None = None
 ) -> Config:
-    """The configuration that Flower's run configuration, its items, names. Raises `ConfigError` if
-    there is none.
+    """Return the configuration that Flower's run configuration, its items, names. Raises
+    `ConfigError` if there is none.
 
     Relative paths (the file's, and that of budgets in it) are looked for beside the file `beside`
     first: an app that Flower unpacked somewhere does not run in its own folder.
@@ -65,8 +65,8 @@ def config_of(
 
 
 def with_app_config(config: Config, folder: Path) -> Config:
-    """The configuration with what `[tool.flwr.app.config]` of the app in `folder` says beside it:
-    `flwr run` would hand that to the apps. `[app.config]` comes first.
+    """Return the configuration with what `[tool.flwr.app.config]` of the app in `folder` says
+    beside it: `flwr run` would hand that to the apps. `[app.config]` comes first.
 
     Raises `ConfigError` for a file that cannot be read, and for values that Flower has not.
     """
@@ -87,8 +87,8 @@ def with_app_config(config: Config, folder: Path) -> Config:
 
 
 def app_tables(folder: Path) -> dict[str, Any]:
-    """`[tool.flwr.app]` of the folder's pyproject.toml; empty without. Raises `ConfigError` for a
-    file that cannot be read."""
+    """Return `[tool.flwr.app]` of the folder's pyproject.toml; empty without. Raises `ConfigError`
+    for a file that cannot be read."""
     try:
         tables: Any = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def app_tables(folder: Path) -> dict[str, Any]:
 
 
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables in tables as Flower hands them to apps: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    """Return tables in tables as Flower hands them to apps: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
     found: dict[str, Any] = {}
     for key, value in tables.items():
         deeper = isinstance(value, dict)
@@ -123,7 +123,7 @@ def require_same_app_config(context: Context, config: Config) -> None:
 
 
 def _beside(file: str, places: list[Path]) -> Path:
-    """The file in the first of the places that has it; else as it is named."""
+    """Return the file in the first of the places that has it; else as it is named."""
     return next((place / file for place in places if (place / file).is_file()), Path(file))
 
 
@@ -163,7 +163,7 @@ def require_solved_here(context: Context) -> None:
 
 
 def is_simulated(config: Config, node_config: Mapping[str, object] = MappingProxyType({})) -> bool:
-    """Whether all data belong to the user who runs it, who may then see clients' errors.
+    """Return whether all data belong to the user who runs it, who may then see clients' errors.
 
     Seeded noise protects nobody, wherever it is drawn.
     """

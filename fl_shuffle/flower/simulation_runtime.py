@@ -78,7 +78,8 @@ def play_app(
 
 @contextmanager
 def _set_on_interrupt(interrupted: Event) -> Iterator[None]:
-    """Within it Ctrl-C sets `interrupted` before anything else ends; other threads never get it."""
+    """Set `interrupted` at Ctrl-C within it, before anything else ends; other threads never get
+    it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or current_thread() is not main_thread():
         yield
@@ -113,7 +114,8 @@ def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: S
 
 
 def _component(folder: Path) -> str:
-    """The app's ServerApp; raises `ConfigError` where it would not get this run's settings."""
+    """Return the app's ServerApp; raises `ConfigError` where it would not get this run's
+    settings."""
     app, file = app_tables(folder), folder / "pyproject.toml"
     if not app:
         raise ConfigError(

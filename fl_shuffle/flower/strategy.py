@@ -1,5 +1,7 @@
-"""Federated learning in the shuffle model, as a Flower strategy: round by round reserve, broadcast,
-collect, shuffle, account, step."""
+"""Federated learning in the shuffle model, as a Flower strategy.
+
+Round by round: reserve, broadcast, collect, shuffle, account, step.
+"""
 
 from __future__ import annotations
 
@@ -58,63 +60,105 @@ class RoundLedger(Protocol):
     """The first round: 1, or the one with which a run continues."""
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
-        """Write the round's worst case down, durably. Returns the clients that may take part; None
-        if the run must stop here, because the round would exceed a budget."""
+        """Write the round's worst case down, durably.
+
+        Returns the clients that may take part; None if the run must stop here, because the round
+        would exceed a budget.
+        """
 
     def commit(self, round_number: int, present: Mask) -> Spend | None:
-        """Write down whose reports are about to be released. Returns None, and writes nothing, if
-        they are so few that releasing them would exceed a budget: nothing may then be."""
+        """Write down whose reports are about to be released.
+
+        Returns None, and writes nothing, if they are so few that releasing them would exceed a
+        budget: nothing may then be.
+        """
 
     def amend(self, round_number: int, present: Mask, unusable: int) -> tuple[Spend, str]:
-        """Write down, durably, how many of the committed round's reports cannot be used: they
-        hide nobody, and whose they are is unknown. Returns what has been spent, and which budget
-        that exceeds, in words (empty if none)."""
+        """Write down, durably, how many of the committed round's reports cannot be used.
+
+        They hide nobody, and whose they are is unknown. Returns what has been spent, and which
+        budget that exceeds, in words (empty if none).
+        """
 
     def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
         """Write down what came of it, and what is needed to go on after it (None: nothing is)."""
 
 
 class PlayedByStart(Strategy):
-    """A strategy whose `start` plays all rounds: a caller of Flower's hooks for one phase each
-    would go around the ledger."""
+    """A strategy whose `start` plays all rounds.
+
+    A caller of Flower's hooks for one phase each would go around the ledger.
+    """
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> NoReturn:
-        """Raises `RunError`: a round that another loop plays is in no ledger."""
+        """Raise `RunError`: a round that another loop plays is in no ledger."""
         raise RunError(PLAYED_BY_START)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Raises `RunError`: the model steps only where the ledger has counted the round."""
+        """Raise `RunError`: the model steps only where the ledger has counted the round."""
         raise RunError(PLAYED_BY_START)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody: answers would be exact numbers about private records."""
+        """Ask nobody: answers would be exact numbers about private records."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def summary(self) -> None:
-        """Nothing to log: the run's header says what is run."""
+        """Log nothing: the run's header says what is run."""
 
 
 @dataclass(kw_only=True, eq=False)
 class ShuffleStrategy(PlayedByStart):
-    """Federated learning in the shuffle model of differential privacy.
+    """Flower strategy that trains with shuffled, randomized reports.
 
-    A round: the ledger reserves what it may cost at most, the model is broadcast, nodes answer with
-    randomized reports, the shuffler forgets whose is whose, the ledger commits whose have arrived,
-    and only then are they released and the model takes a step. The same run gives the same bits on
-    every engine: noise is keyed by client, sums are exact, requests hold whole blocks of clients.
+    Use it in your ServerApp in place of a strategy such as FedAvg. Create it with `of`, which reads
+    everything from the run's configuration, and call `start` once. In every round,
 
-    `ShuffleStrategy.of(context)` makes everything from a run's configuration. `analyzer` makes the
-    step's direction of what the shuffler releases. `keep` is called after each round that is
-    written down, with what gives the model. `frozen`: arrays that travel beside the trained
-    ones, and stay. A model or an answer of the analyzer that is not
-    finite stops the run (`failed`); no client's reply does.
+    1. the ledger reserves what the round may cost at most,
+    2. the model is sent to the nodes of the participating clients,
+    3. the nodes answer with randomized reports, and the shuffler removes the senders,
+    4. the ledger commits the clients whose reports arrived, and
+    5. only then are the reports released, and the model takes a step.
+
+    Parameters
+    ----------
+    shuffler : Shuffler
+        Collects the reports of a round and releases them in random order, or their sum.
+    ledger : RoundLedger
+        Reserves, commits, and records rounds.
+    optimizer : ServerOptimizer
+        Updates the model.
+    schedule : Schedule
+        Which clients take part in which round.
+    nodes : Nodes
+        Which Flower node runs which clients.
+    analyzer : callable, default Shuffled.mean
+        Makes the direction of the step, shape (parameters,), of what the shuffler releases.
+    frozen : Frozen, optional
+        Arrays that travel beside the trained ones, and stay as they are.
+    keep : callable, optional
+        Called after each round that is written down, with its number and with what gives the model.
+
+    Attributes
+    ----------
+    stopped : str or None
+        Why the run ended early.
+    failed : bool
+        Whether the run stopped because the model, or what the analyzer returned, was not finite. No
+        client's reply stops a run.
+    answered : bool
+        Whether any node has sent a report, or a sum of them.
+
+    Notes
+    -----
+    The same run gives the same bits on every engine: noise is keyed by client, sums are exact, and
+    requests hold whole blocks of clients.
     """
 
     shuffler: Shuffler
@@ -143,19 +187,40 @@ class ShuffleStrategy(PlayedByStart):
         model: nn.Module | None = None,
         **fedavg: object,
     ) -> Strategy:
-        """The strategy of a run as its configuration says, for a ServerApp of a user's own:
+        """Return the strategy of a run as its configuration says, for your own ServerApp.
+
+        Shuffler, ledger, accountant, optimizer, and nodes come from the configuration that the run
+        names. A run directory like any other remains.
+
+        Parameters
+        ----------
+        context : Context
+            The ServerApp's context.
+        beside : str or Path, optional
+            The app's ``__file__``, beside which relative paths of the configuration are looked for.
+        model : torch.nn.Module, optional
+            Says what is trained: those of its parameters that ask for a gradient, tied ones once.
+            All of the arrays without it.
+        **fedavg
+            What a stock strategy takes and this one cannot, refused by name.
+
+        Returns
+        -------
+        Strategy
+            Call its `start` once.
+
+        Raises
+        ------
+        ConfigError
+            For a configuration that is missing or that such apps cannot have, and for every
+            argument of `fedavg`.
+
+        Examples
+        --------
+        In a ServerApp's main function::
 
             strategy = ShuffleStrategy.of(context, beside=__file__)
             result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()))
-
-        Shuffler, ledger, accountant, optimizer and nodes come from the configuration that the run
-        names; a run directory like any other remains. `beside`: the app's `__file__`, beside which
-        relative paths of the configuration are looked for. `model`: says what is trained, those of
-        its parameters that ask for a gradient, tied ones once; all of the arrays without. `fedavg`:
-        what a stock strategy takes and this one cannot, refused by name.
-
-        Raises `ConfigError` for a configuration that is missing or that such apps cannot have, and
-        for every argument of `fedavg`.
         """
         from fl_shuffle.flower.configured import ConfiguredStrategy
 
@@ -171,13 +236,39 @@ class ShuffleStrategy(PlayedByStart):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Play the ledger's first round to round `num_rounds`; returns the final arrays, and what
-        `evaluate_fn` has measured after each round that the schedule evaluates.
+        """Run the ledger's first round to round `num_rounds`.
 
-        `timeout`: seconds until a request is given up, else that of the nodes. `train_config` goes
-        to the clients with every request. A resumed run continues from the optimizer's state.
-        Raises `PrivacyBudgetError` if fewer usable reports arrive than may be released, and
-        `ConfigError` for an `evaluate_config`: no client is asked to evaluate.
+        A resumed run continues from the optimizer's state.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's connection to the nodes.
+        initial_arrays : ArrayRecord
+            The model's arrays.
+        num_rounds : int, default 3
+            Number of the last round.
+        timeout : float, optional
+            Seconds until a request is given up. By default, that of the nodes.
+        train_config : ConfigRecord, optional
+            Goes to the clients with every request.
+        evaluate_config : ConfigRecord, optional
+            Must be left out or empty: no client is asked to evaluate.
+        evaluate_fn : callable, optional
+            ``evaluate_fn(round, arrays)`` measures the model on public records, after each round
+            that the schedule evaluates.
+
+        Returns
+        -------
+        Result
+            Flower's result: the final arrays, and what `evaluate_fn` has measured.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            If fewer usable reports arrive than may be released.
+        ConfigError
+            For an `evaluate_config`.
         """
         require_no_evaluation(evaluate_config)
         self._layout, self._rounds = ArrayLayout.of(initial_arrays), num_rounds
@@ -216,7 +307,7 @@ class ShuffleStrategy(PlayedByStart):
         return result
 
     def _play(self, grid: Grid, number: int) -> Spend | None:
-        """One round; None if it would exceed a budget."""
+        """Play one round; return None if it would exceed a budget."""
         drawn = self.schedule.participants(number, self.shuffler.min_reports)
         allowed = self.ledger.reserve(number, drawn)
         if allowed is None:
@@ -251,8 +342,10 @@ class ShuffleStrategy(PlayedByStart):
         batch: Batch,
         taken: Taken | None = None,
     ) -> bool:
-        """Broadcast the model, and hand what nodes answer to the shuffler; returns whether all
-        have answered."""
+        """Broadcast the model, and hand what nodes answer to the shuffler.
+
+        Returns whether all have answered.
+        """
         model = self._layout.record(self.optimizer.current().numpy())
         late = set(range(len(assignments)))
 
@@ -282,8 +375,10 @@ class ShuffleStrategy(PlayedByStart):
         return not late
 
     def _one_after_another(self, grid: Grid, number: int, order: list[int], batch: Batch) -> None:
-        """Each report moves the model that the next client is sent. All of it was reserved as
-        released."""
+        """Let each report move the model that the next client is sent.
+
+        All of it was reserved as released.
+        """
 
         def step(answer: ReceivedReports, valid: Mask) -> None:
             if isinstance(answer, Reports) and valid.all():
@@ -297,8 +392,10 @@ class ShuffleStrategy(PlayedByStart):
                 silent.add(node)
 
     def _step(self, number: int, batch: Batch, present: Mask, spend: Spend) -> Spend:
-        """Move the model against what the analyzer makes of the batch, or stop if it is nothing;
-        returns what has been spent, unusable reports considered."""
+        """Move the model against what the analyzer makes of the batch, or stop if it is nothing.
+
+        Returns what has been spent, unusable reports considered.
+        """
         try:
             shuffled = batch.release()
             if shuffled.unusable:
@@ -318,16 +415,16 @@ class ShuffleStrategy(PlayedByStart):
 
     def _fail(self, number: int, why: str) -> None:
         self.failed = True
-        self.stopped = f"stopped after round {number}, which is paid for: {why}"
+        self.stopped = f"stopped after round {number}, whose privacy spend is recorded: {why}"
 
     def released(self) -> ArrayRecord:
-        """The whole model, as it is evaluated and returned."""
+        """Return the whole model, as it is evaluated and returned."""
         trained = self._layout.record(self.optimizer.released().numpy())
         return trained if self.frozen is None else self.frozen.whole(trained)
 
 
 def metrics_in(found: object) -> dict[str, float]:
-    """Names and numbers of what an `evaluate_fn` returned; none of None.
+    """Return names and numbers of what an `evaluate_fn` returned; none of None.
 
     Raises `ConfigError` for anything else.
     """

@@ -43,7 +43,7 @@ class Packing:
     clients: int
 
     def starts(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each block begins, and the end: [blocks + 1] positions in a list of clients.
+        """Return where each block begins, and the end: [blocks + 1] positions in a list of clients.
 
         sizes [K]: the clients' numbers of records, in the list's order. A block takes clients while
         they fit, so that a list that begins at a block's start is cut as the whole list is.
@@ -59,14 +59,14 @@ class Packing:
 
 
 def packing_of(module: nn.Module, shape: tuple[int, ...]) -> Packing:
-    """The packing of a model's clients; `shape` of one record."""
+    """Return the packing of a model's clients; `shape` of one record."""
     return packing_of_network(module, shape, network_of(module, shape))
 
 
 def packing_of_network(
     module: nn.Module, shape: tuple[int, ...], network: Network | None
 ) -> Packing:
-    """The same for a module that was read already."""
+    """Return the same for a module that was read already."""
     dimension = sum(parameter.numel() for parameter in module.parameters())
     if network is None:
         saved = saved_numbers(module, shape)
@@ -90,14 +90,15 @@ class Segment:
     row: int
 
     def places(self, start: int, stop: int) -> slice | Tensor:
-        """The places of its clients start .. stop - 1."""
+        """Return the places of its clients start .. stop - 1."""
         if isinstance(self.clients, slice):
             return slice(self.clients.start + start, self.clients.start + stop)
         return self.clients[start:stop]
 
 
 def segments_of(sizes: NDArray[np.int64]) -> tuple[list[Segment], NDArray[np.int64] | None]:
-    """A block's clients by size, and the order [n] this puts its records in (None: as they are)."""
+    """Return a block's clients by size, and the order [n] this puts its records in (None: as they
+    are)."""
     if bool((sizes == sizes[0]).all()):
         return [Segment(slice(0, len(sizes)), len(sizes), int(sizes[0]), 0)], None
     order = np.argsort(sizes, kind="stable")
@@ -114,7 +115,8 @@ def segments_of(sizes: NDArray[np.int64]) -> tuple[list[Segment], NDArray[np.int
 
 
 def equal_pieces(size: int, most: int) -> Iterator[slice]:
-    """`size` records in pieces of about equal length, `most` at most; depends on `size` alone."""
+    """Yield `size` records in pieces of about equal length, `most` at most; depends on `size`
+    alone."""
     step = -(-size // -(-size // most))
     for start in range(0, size, step):
         yield slice(start, min(start + step, size))

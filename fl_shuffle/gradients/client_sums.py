@@ -25,8 +25,8 @@ BATCHED_NUMBERS = 1 << 18
 
 
 def with_weights(x: Tensor, error: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """A layer's inputs [n, fan_in] and output gradients [n, fan_out], the narrower ones times the
-    records' weights [n, 1].
+    """Return a layer's inputs [n, fan_in] and output gradients [n, fan_out], the narrower ones
+    times the records' weights [n, 1].
 
     Inputs then get one more column, the weights: its products are the bias's sums.
     """
@@ -43,8 +43,8 @@ class ClientSums:
         self._of_thread = threading.local()
 
     def write(self, rows: Tensor, layer: Layer, segment: Segment, x: Tensor, error: Tensor) -> None:
-        """One layer of a segment's rows: inputs [k, n, fan_in] times output
-        gradients [k, n, fan_out], the narrower ones `with_weights`.
+        """Write one layer of a segment's rows: inputs [k, n, fan_in] times output gradients [k, n,
+        fan_out], the narrower ones `with_weights`.
 
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """
@@ -60,7 +60,7 @@ class ClientSums:
                 bias[own] = sums.to(bias.dtype)
 
     def add(self, total: Tensor, layer: Layer, x: Tensor, error: Tensor) -> None:
-        """total [d] (float64) += one layer's sums over any number of records."""
+        """Add one layer's sums over any number of records to total [d] (float64)."""
         weight, bias = views_of(total, layer)
         product, sums = _sums(layer, x[None], error[None], self._long_product)
         weight += product[0]
@@ -68,7 +68,7 @@ class ClientSums:
             bias += sums[0]
 
     def _long_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """`_product` of one client's records, any number of them, in float64."""
+        """Return `_product` of one client's records, any number of them, in float64."""
         _, size, rows = left.shape
         columns = right.shape[2]
         total = self.buffer("total", 1, rows, columns, dtype=torch.float64).zero_()
@@ -79,15 +79,15 @@ class ClientSums:
         return total
 
     def _product(self, left: Tensor, right: Tensor) -> Tensor:
-        """left [k, n, rows] times right [k, n, columns], summed over records."""
+        """Return left [k, n, rows] times right [k, n, columns], summed over records."""
         count, size, rows = left.shape
         out = self.buffer("product", count, rows, right.shape[2])
         turned = left.transpose(1, 2)
         return torch.mul(turned, right, out=out) if size == 1 else torch.bmm(turned, right, out=out)
 
     def buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """This thread's array of that name and shape, which starts where the allocator puts one, at
-        an aligned address; contents arbitrary."""
+        """Return this thread's array of that name and shape, which starts where the allocator puts
+        one, at an aligned address; contents arbitrary."""
         buffers: dict[str, Tensor] = self._of_thread.__dict__
         size = math.prod(shape)
         if name not in buffers or buffers[name].numel() < size:
@@ -96,8 +96,8 @@ class ClientSums:
 
 
 def _tiles(size: int, together: int) -> Iterator[tuple[slice, int]]:
-    """`size` records as tiles of one length, at most `together` at a time: which records, how many
-    tiles. The last tile may be shorter; it is alone then."""
+    """Yield `size` records as tiles of one length, at most `together` at a time: which records, how
+    many tiles. The last tile may be shorter; it is alone then."""
     tiles = list(equal_pieces(size, TILE))
     whole = size // tiles[0].stop
     for first in range(0, whole, together):
@@ -110,7 +110,8 @@ def _tiles(size: int, together: int) -> Iterator[tuple[slice, int]]:
 def _sums(
     layer: Layer, x: Tensor, error: Tensor, product_of: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """k clients' sums for a layer's weight [k, fan_out, fan_in] and its bias [k, fan_out]."""
+    """Return k clients' sums for a layer's weight [k, fan_out, fan_in] and its bias [k,
+    fan_out]."""
     if x.shape[2] > layer.fan_in:
         both = product_of(x, error)
         return both[:, :-1].transpose(1, 2), both[:, -1]

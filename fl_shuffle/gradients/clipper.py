@@ -50,7 +50,7 @@ class Clipper(Protocol):
 
 
 def consecutive(clients: Ids) -> bool:
-    """Whether these ascending ids leave none out."""
+    """Return whether these ascending ids leave none out."""
     return int(clients[-1] - clients[0]) + 1 == len(clients)
 
 
@@ -72,8 +72,8 @@ class ClientRecords:
         return np.diff(self.offsets)
 
     def of(self, clients: Ids) -> tuple[Tensor, Tensor, Ids]:
-        """These ascending clients' inputs and labels, stacked, and where each one's begin: a view
-        where the clients are consecutive."""
+        """Return these ascending clients' inputs and labels, stacked, and where each one's begin: a
+        view where the clients are consecutive."""
         if consecutive(clients):
             bounds = self.offsets[clients[0] : clients[-1] + 2]
             rows = slice(int(bounds[0]), int(bounds[-1]))
@@ -122,7 +122,7 @@ class ClippedRows:
     def rows(
         self, parameters: Tensor, clients: Ids, round_number: int, tally: NonfiniteRecords
     ) -> Tensor:
-        """The same, counting in `tally` what is not finite."""
+        """Return the same, counting in `tally` what is not finite."""
         rows = self._rows(parameters, clients, round_number, tally)
         if self._radii is not None:
             valid = clip_rows(rows, self._radii[clients], self._norm)
@@ -170,13 +170,13 @@ def make_clipper(
 
 
 def mean_clips(plan: Calibration, clients: Ids) -> FloatArray | None:
-    """The radii [k] that these clients' means are clipped to; None where they are not."""
+    """Return the radii [k] that these clients' means are clipped to; None where they are not."""
     return None if plan.mean_clip is None else plan.mean_clip[clients]
 
 
 def engine_clip(config: Config, records: RecordHolder, plan: Calibration) -> FloatArray:
-    """The clips that the engine is asked for: the plan's, lowered by what float32 steps behind its
-    means add to the move of a record, so that in all it is what the plan says."""
+    """Return the clips that the engine is asked for: the plan's, lowered by what float32 steps
+    behind its means add to the move of a record, so that in all it is what the plan says."""
     sizes = records.sizes
     stretch = move_error_behind(
         sizes if config.clipping == "record" else np.zeros_like(sizes),
@@ -188,8 +188,8 @@ def engine_clip(config: Config, records: RecordHolder, plan: Calibration) -> Flo
 
 
 def starts_of_pieces(blocks: Ids, dimension: int) -> Ids:
-    """Those of the blocks' starts, and their end, between which at most `HELD_NUMBERS` numbers of
-    rows lie, or one block's: pieces of whole blocks."""
+    """Return those of the blocks' starts, and their end, between which at most `HELD_NUMBERS`
+    numbers of rows lie, or one block's: pieces of whole blocks."""
     held = max(1, HELD_NUMBERS // dimension)
     starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
     return np.unique(np.append(starts, blocks[-1]))

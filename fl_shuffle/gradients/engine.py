@@ -35,7 +35,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Losses [N] of logits [N, C] and labels [N]."""
+    """Return losses [N] of logits [N, C] and labels [N]."""
     return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
@@ -56,7 +56,7 @@ class GradientBatch:
     mean_clips: NDArray[np.float64] | None = None
 
     def part(self, first: int, last: int, start: int, stop: int) -> GradientBatch:
-        """The clients first .. last - 1, whose records are start .. stop - 1."""
+        """Return the clients first .. last - 1, whose records are start .. stop - 1."""
         records = slice(start, stop)
         return GradientBatch(
             self.inputs[records],
@@ -67,7 +67,7 @@ class GradientBatch:
         )
 
     def records(self, chosen: NDArray[np.int64]) -> GradientBatch:
-        """These records of a batch of one client."""
+        """Return these records of a batch of one client."""
         index = torch.from_numpy(chosen).to(self.inputs.device)
         unusable = None if self.unusable is None else self.unusable[index]
         size = np.array([len(chosen)])
@@ -114,7 +114,7 @@ class GradientEngine(ABC):
         nonfinite: NonfiniteRecords | None = None,
         mean_clips: NDArray[np.float64] | None = None,
     ) -> Tensor:
-        """float32 [K, d]: row k is client k's mean gradient over its records.
+        """Return float32 [K, d]: row k is client k's mean gradient over its records.
 
         parameters: float32 [d], in `module.parameters()` order. inputs [N, ...] and labels [N]:
         client k owns rows offsets[k]:offsets[k+1], at least one. clip_radius: one number or [K],
@@ -147,7 +147,7 @@ class GradientEngine(ABC):
         training: LocalTraining,
         orders: Sequence[np.random.Generator | None] | None = None,
     ) -> Tensor:
-        """float32 [K, d]: how far local training carries each client.
+        """Return float32 [K, d]: how far local training carries each client.
 
         Every client starts from `parameters` and descends its own mean loss; row k is its last
         parameters minus `parameters`. Nothing is clipped. A client whose gradient is not finite
@@ -171,7 +171,8 @@ class GradientEngine(ABC):
     def record_radius(
         self, clip_radius: NDArray[np.float64] | float, sizes: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """The norm [K] to which records are clipped: a little less than the clients' clip_radius.
+        """Return the norm [K] to which records are clipped: a little less than the clients'
+        clip_radius.
 
         Less by what rounding may add, to a record's length and, for a client of sizes[k] records,
         to the move of its mean (`rounding`, docs/concepts/gradients.md).
@@ -181,11 +182,12 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _length_error(self) -> float:
-        """Bound of the relative error of a record's computed length."""
+        """Return a bound of the relative error of a record's computed length."""
 
     @abstractmethod
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What rounding adds to the move of a mean of this many records, as a share of it."""
+        """Return what rounding adds to the move of a mean of this many records, as a share of
+        it."""
 
     @abstractmethod
     def _block_means(
@@ -209,7 +211,7 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _classes(self, parameters: Tensor, inputs: Tensor) -> int:
-        """How many classes the module tells apart."""
+        """Return how many classes the module tells apart."""
 
     def _means(
         self, parameters: Tensor, batch: GradientBatch, rows: Tensor, tally: NonfiniteRecords
@@ -221,7 +223,7 @@ class GradientEngine(ABC):
             tally.add_clients(int((~clip_rows(rows, batch.mean_clips, self.norm)).sum()))
 
     def _blocks(self, batch: GradientBatch) -> Iterator[tuple[GradientBatch, int, int]]:
-        """The call's blocks, each with its first and last + 1 client."""
+        """Yield the call's blocks, each with its first and last + 1 client."""
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
         for first, last in pairwise(self.packing.starts(batch.sizes).tolist()):
             yield batch.part(first, last, int(bounds[first]), int(bounds[last])), first, last
@@ -255,7 +257,7 @@ class GradientEngine(ABC):
         return bounds
 
     def check_parameters(self, parameters: Tensor) -> None:
-        """Raises `InvalidValueError` for others than float32 [d]."""
+        """Raise `InvalidValueError` for others than float32 [d]."""
         if parameters.dtype != torch.float32 or tuple(parameters.shape) != (self.dimension,):
             raise InvalidValueError(
                 "parameters",
@@ -280,7 +282,7 @@ class GradientEngine(ABC):
     def _limits(
         self, radius: Tensor | NDArray[np.float64] | float, sizes: NDArray[np.int64]
     ) -> Tensor | None:
-        """To what each client's records are clipped [K]; None where none is."""
+        """Return to what each client's records are clipped [K]; None where none is."""
         values = np.asarray(radius.detach().cpu() if isinstance(radius, Tensor) else radius, float)
         if values.ndim != 0 and values.shape != sizes.shape:
             raise InvalidValueError(

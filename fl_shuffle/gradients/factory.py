@@ -30,7 +30,7 @@ def make_gradient_engine(
     loss: Loss | None = None,
     records: int = 0,
 ) -> GradientEngine:
-    """The fastest engine for `module` and records of `shape`, with results equal to rounding
+    """Return the fastest engine for `module` and records of `shape`, with results equal to rounding
     whichever it is.
 
     clip: of every "record", or "none"; norm: 1 or 2; loss: None for cross entropy, or a callable

@@ -130,7 +130,7 @@ class GeneralEngine(GradientEngine):
         inputs: Tensor,
         labels: Tensor,
     ) -> Tensor:
-        """Gradients [R, d]; NaN for the records on which the module raises.
+        """Return gradients [R, d]; NaN for the records on which the module raises.
 
         These are then replaced by a made-up one, so that all others are computed in the same
         shapes and keep their bits.
@@ -160,7 +160,7 @@ class GeneralEngine(GradientEngine):
             return gradients
 
     def _tell(self, error: BaseException) -> None:
-        """For the owner of the records: nothing of it may leave."""
+        """Log for the owner of the records: nothing of it may leave."""
         client_log.warning(
             "the model raises on some records, which count as zero: %s: %s",
             type(error).__name__,
@@ -196,7 +196,8 @@ class GeneralEngine(GradientEngine):
         return self._tried_out(parameters, inputs, torch.zeros(2, dtype=torch.int64))
 
     def _tried_out(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> int:
-        """The number of the module's outputs, once it has computed a gradient of made-up records.
+        """Return the number of the module's outputs, once it has computed a gradient of made-up
+        records.
 
         What it raises there depends on nobody's records. The labels serve as a pattern only.
         """
@@ -230,7 +231,8 @@ class GeneralEngine(GradientEngine):
         return "functional loop"
 
     def _fits_layers(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> bool:
-        """Whether closed forms of layers keep made-up records apart, and agree with autograd.
+        """Return whether closed forms of layers keep made-up records apart, and agree with
+        autograd.
 
         Parameters are moved a little first: zeros, as in a last layer, hide what is behind them.
         """
@@ -272,7 +274,7 @@ class GeneralEngine(GradientEngine):
         self._sizes[size] = True
 
     def _record_gradients(self, parameters: Tensor, batch: GradientBatch) -> RecordGradientFunction:
-        """The path's; chosen when it is first needed."""
+        """Return the path's; chosen when it is first needed."""
         with self._lock:
             if self._path == UNDECIDED:
                 self._path = self._choose(parameters, batch.inputs, batch.labels)
@@ -281,14 +283,15 @@ class GeneralEngine(GradientEngine):
         return ways.get(self._path, self._by_loop)
 
     def _own_module(self) -> nn.Module:
-        """This thread's copy: functional calls lend it other parameters for their duration."""
+        """Return this thread's copy: functional calls lend it other parameters for their
+        duration."""
         if not hasattr(self._local, "module"):
             self._local.module = copy.deepcopy(self._module)
         module: nn.Module = self._local.module
         return module
 
     def _own_layers(self) -> LayerGradients:
-        """This thread's copy whose layers keep what their gradients need."""
+        """Return this thread's copy whose layers keep what their gradients need."""
         if not hasattr(self._local, "layers"):
             self._local.layers = LayerGradients(self._module, self.loss)
         layers: LayerGradients = self._local.layers
@@ -310,8 +313,8 @@ class GeneralEngine(GradientEngine):
         return loss(self._logits(parameters, inputs), labels)
 
     def _mean(self, parameters: Tensor, batch: GradientBatch) -> Tensor:
-        """Gradient [d] of the mean loss of a client's records; NaN if one of them is unusable, or
-        if the module raises on them."""
+        """Return the gradient [d] of the mean loss of a client's records; NaN if one of them is
+        unusable, or if the module raises on them."""
         if batch.unusable is not None and bool(batch.unusable.any()):
             return torch.full_like(parameters, torch.nan)
         size = len(batch.labels)
@@ -330,7 +333,7 @@ class GeneralEngine(GradientEngine):
     def _gradient(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, size: int = 1
     ) -> Tensor:
-        """Gradient [d] of the sum of the records' losses over `size`."""
+        """Return the gradient [d] of the sum of the records' losses over `size`."""
         with torch.enable_grad():
             leaf = parameters.detach().clone().requires_grad_()
             loss = self._losses(leaf, inputs, labels).sum() / size
@@ -351,8 +354,8 @@ class GeneralEngine(GradientEngine):
         return self._own_layers().rows(self._named(parameters), inputs, labels)
 
     def _layers_take(self, size: int) -> bool:
-        """Whether this number of records may be computed together: code can treat a number of them
-        differently. Tried once for each number; nothing of it depends on the records."""
+        """Return whether this number of records may be computed together: code can treat a number
+        of them differently. Tried once for each number; nothing of it depends on the records."""
         with self._lock:
             if size not in self._sizes:
                 try:
@@ -389,7 +392,7 @@ def _lengths(gradients: Tensor, norm: int) -> Tensor:
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
-    """Whether gradients [R, d] agree: to rounding where finite, and on which are not finite.
+    """Return whether gradients [R, d] agree: to rounding where finite, and on which are not finite.
 
     NaN in one and infinity in the other is agreement: such a record is the same to all that
     follows, and must not choose the path, hence the rounding, of everybody else's gradients.
@@ -408,7 +411,7 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
 
 
 def _made_up(like: Tensor) -> Tensor:
-    """Two records of that type and shape: uniform numbers of a fixed seed, or zeros."""
+    """Return two records of that type and shape: uniform numbers of a fixed seed, or zeros."""
     shape = (2, *like.shape[1:])
     if not like.is_floating_point():
         return like.new_zeros(shape)

@@ -19,7 +19,7 @@ FLUSHED = 2.0**-125
 
 
 def views_of(parameters: Tensor, layer: Layer) -> Views:
-    """Weight [..., fan_out, fan_in] and bias [..., fan_out] inside flat vectors [..., d]."""
+    """Return weight [..., fan_out, fan_in] and bias [..., fan_out] inside flat vectors [..., d]."""
     end = layer.weight + layer.fan_out * layer.fan_in
     weight = parameters[..., layer.weight : end]
     weight = weight.view(*parameters.shape[:-1], layer.fan_out, layer.fan_in)
@@ -29,7 +29,7 @@ def views_of(parameters: Tensor, layer: Layer) -> Views:
 
 
 def powers_of(values: Tensor, norm: int) -> Tensor:
-    """Squared l2 norms, or l1 norms, of the rows."""
+    """Return squared l2 norms, or l1 norms, of the rows."""
     if norm == 2:
         lengths: Tensor = torch.linalg.vector_norm(values, dim=1)
         return lengths.square_().add_(values.shape[1] * FLUSHED)
@@ -37,19 +37,19 @@ def powers_of(values: Tensor, norm: int) -> Tensor:
 
 
 def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
-    """min(1, limit / length), NaN where the length is not finite."""
+    """Return min(1, limit / length), NaN where the length is not finite."""
     factor = torch.div(limit, lengths).clamp_(max=1.0)
     return factor.add_(lengths, alpha=0.0)
 
 
 def aligned(values: Tensor) -> Tensor:
-    """A fresh copy: some kernels round by the address of what they read."""
+    """Return a fresh copy: some kernels round by the address of what they read."""
     return values.clone(memory_format=torch.contiguous_format)
 
 
 @contextmanager
 def steady_arithmetic(device: torch.device) -> Iterator[None]:
-    """One thread, and no denormal numbers, until the end.
+    """Compute with one thread, and no denormal numbers, until the end.
 
     Kernels that split one array between threads round differently where the pieces meet. Numbers
     below 1.2e-38 cost processors a hundred times what others do, and the tails of a softmax over
@@ -73,7 +73,7 @@ def steady_arithmetic(device: torch.device) -> Iterator[None]:
 
 
 def _denormals_are_zero() -> bool:
-    """Whether this thread's arithmetic treats them so (torch sets it and does not tell)."""
+    """Return whether this thread's arithmetic treats them so (torch sets it and does not tell)."""
     return _DENORMAL * _ONE == 0.0
 
 

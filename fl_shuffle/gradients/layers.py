@@ -183,7 +183,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among these, and in tuples and lists of them."""
+    """Yield the tensors among these, and in tuples and lists of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -267,8 +267,8 @@ class LayerGradients:
         return rows
 
     def _watched(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, bool]:
-        """The module's outputs, and whether it computes with its inputs, not only looks them up;
-        raises `NotByLayersError` for what is called on the way."""
+        """Return the module's outputs, and whether it computes with its inputs, not only looks them
+        up; raises `NotByLayersError` for what is called on the way."""
         watched = _Functions(inputs, self._module.buffers())
         with torch.enable_grad(), _Operations() as operations, watched as functions:
             outputs = self._outputs(parameters, inputs)
@@ -355,8 +355,8 @@ class LayerGradients:
 
 
 def _halves(records: int) -> Iterator[Tensor]:
-    """Masks [records], each with its complement: of a few records, any two are in different halves
-    of one of them; of more, half of all pairs are."""
+    """Yield masks [records], each with its complement: of a few records, any two are in different
+    halves of one of them; of more, half of all pairs are."""
     if records <= FEW:
         place = torch.arange(records)
         halves = [(place >> bit) % 2 == 1 for bit in range((records - 1).bit_length())]
@@ -368,14 +368,15 @@ def _halves(records: int) -> Iterator[Tensor]:
 
 
 def _same(found: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors have the same bits, NaN being equal to NaN."""
+    """Return whether two tensors have the same bits, NaN being equal to NaN."""
     return torch.equal(found.isnan(), expected.isnan()) and torch.equal(
         found.nan_to_num(), expected.nan_to_num()
     )
 
 
 def _own_backward(outputs: Tensor) -> str:
-    """The name of an `autograd.Function` of the user's own behind these outputs; empty if none."""
+    """Return the name of an `autograd.Function` of the user's own behind these outputs; empty if
+    none."""
     waiting, met = list[Any]([outputs.grad_fn]), set[Any]()
     while waiting:
         node = waiting.pop()

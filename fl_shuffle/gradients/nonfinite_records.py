@@ -49,7 +49,7 @@ class NonfiniteRecords:
 
 
 def without_nonfinite_(weights: Tensor, *by_record: Tensor) -> Tensor | None:
-    """In place: where weights [n] are not finite, they and the rows of arrays [n, ...] are zero.
+    """Set weights [n] that are not finite, and the rows of arrays [n, ...] there, to zero in place.
 
     Returns the mark [n] of such records, None if there is none.
     """

@@ -44,12 +44,14 @@ FLOAT64_DIGITS = 53
 
 
 def length_error(terms: int, norm: int) -> float:
-    """Relative error of a float32 norm from `terms` non-negative ones added in some order."""
+    """Return the relative error of a float32 norm from `terms` non-negative ones added in some
+    order."""
     return (terms + 8) * HALF_ULP * (0.5 if norm == 2 else 1.0)
 
 
 def move_error_float32(records: NDArray[np.int64], tile: int) -> NDArray[np.float64]:
-    """Sums of `tile` records in float32, of these in float64; the mean float32.
+    """Return the move's error with sums of `tile` records in float32, of these in float64; the mean
+    float32.
 
     A record replaced changes the roundings of its own tile, at most 1 + 2 + ... + t units of the
     longest record's last place in whatever order, and t for the products; of the float64 sum and of
@@ -62,7 +64,7 @@ def move_error_float32(records: NDArray[np.int64], tile: int) -> NDArray[np.floa
 
 
 def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sums of all records in float64, the mean float32."""
+    """Return the move's error with sums of all records in float64, the mean float32."""
     count = records.astype(np.float64)
     return np.asarray(np.where(count > 1, count * (HALF_ULP + (count + 3.0) * HALF_ULP_64), 0.0))
 
@@ -70,8 +72,8 @@ def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
 def move_error_behind(
     records: NDArray[np.int64], norm: int, *, clipped: bool, weighted: bool
 ) -> NDArray[np.float64]:
-    """By what factor (1 or more) float32 steps that follow a mean of this many records stretch the
-    move of one.
+    """Return by what factor (1 or more) float32 steps that follow a mean of this many records
+    stretch the move of one.
 
     Each errs by a share of the whole mean, in both neighbors, where one record moves it by two
     records' share of it. `clipped`: to a length that is a float32 sum of 256 squares by halving, 9
@@ -92,12 +94,13 @@ def move_error_behind(
 
 
 def sum_grid(largest: float) -> float:
-    """A power of two so fine that it does not show in a sum of size `largest`, and so coarse that
-    float64 adds its multiples exactly, in any order, as long as no partial sum passes 4 `largest`.
+    """Return a power of two so fine that it does not show in a sum of size `largest`, and so coarse
+    that float64 adds its multiples exactly, in any order, as long as no partial sum passes 4
+    `largest`.
     """
     return math.ldexp(1.0, math.frexp(largest)[1] - FLOAT64_DIGITS + 3)
 
 
 def on_grid(values: Tensor, grid: float) -> Tensor:
-    """float64 values to the nearest multiples of `grid`, a power of two; in place."""
+    """Round float64 values to the nearest multiples of `grid`, a power of two; in place."""
     return values.div_(grid).round_().mul_(grid)

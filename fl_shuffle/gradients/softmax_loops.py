@@ -72,7 +72,7 @@ class Tile(NamedTuple):
 
 @piece
 def _begin(parameters: Any, classes: Any, features: Any) -> Any:
-    """The model in flat parameters [d] (no biases: zeros), and a tile."""
+    """Return the model in flat parameters [d] (no biases: zeros), and a tile."""
     biased = parameters.size > classes * features
     weights = np.zeros((features, max(classes, LANES)), np.float32)
     biases = np.zeros(classes, np.float32)
@@ -90,7 +90,8 @@ def _begin(parameters: Any, classes: Any, features: Any) -> Any:
 
 @piece
 def _clip(norm: Any, count: Any, tile: Any) -> Any:
-    """The tile's factors times the clip factors of its records; how many of them are not finite."""
+    """Return the tile's factors times the clip factors of its records; how many of them are not
+    finite."""
     error, numbers = tile.error, tile.numbers
     length, power, limit, factor = numbers[0], numbers[1], numbers[2], numbers[3]
     for r in range(TILE):
@@ -120,9 +121,9 @@ def _clip(norm: Any, count: Any, tile: Any) -> Any:
 
 @inlined
 def _errors(records: Any, start: Any, count: Any, tile: Any) -> Any:
-    """Into the first `count` columns of the tile's errors: the output gradients of the records from
-    `start` on, clipped and times their shares. Returns the inputs that go with them, and how many
-    records count as zero: both are zero for these."""
+    """Write to the first `count` columns of the tile's errors the output gradients of the records
+    from `start` on, clipped and times their shares. Returns the inputs that go with them, and how
+    many records count as zero: both are zero for these."""
     classes, features, width = tile.biases.size, records.x.shape[1], tile.weights.shape[1]
     x, logits, error = records.x[start : start + count], tile.logits, tile.error
     sums, limit, factor = tile.numbers[1], tile.numbers[2], tile.numbers[3]
@@ -166,8 +167,8 @@ def _errors(records: Any, start: Any, count: Any, tile: Any) -> Any:
 
 @piece
 def _sum(error: Any, x: Any, out: Any) -> Any:
-    """Into out [d]: the sum over records of errors [classes, n] times inputs [n, f], and of errors
-    if there are biases."""
+    """Write to out [d] the sum over records of errors [classes, n] times inputs [n, f], and of
+    errors if there are biases."""
     numbers = error.shape[0] * x.shape[1]
     product(error, x, out)
     if out.size > numbers:
@@ -180,8 +181,8 @@ def _sum(error: Any, x: Any, out: Any) -> Any:
 
 @inlined
 def _clients_of_tile(offsets: Any, client: Any, end: Any, start: Any) -> Any:
-    """Whole clients, or the ends of such, as many as fit from the record `start` on; else a part of
-    one: the first client behind them, and how many records."""
+    """Return whole clients, or the ends of such, as many as fit from the record `start` on; else a
+    part of one: the first client behind them, and how many records."""
     last = client
     while last < end and offsets[last + 1] - start <= TILE:
         last += 1
@@ -192,8 +193,8 @@ def _clients_of_tile(offsets: Any, client: Any, end: Any, start: Any) -> Any:
 def _sum_of_client(
     offsets: Any, k: Any, start: Any, count: Any, errors: Any, x: Any, chain: Any, row: Any
 ) -> Any:
-    """Into row [d]: the sum of client k's records up to the end of a tile of `count` records from
-    `start` on. Returns whether that is all of them; chain [d] (float64) is kept in between."""
+    """Write to row [d] the sum of client k's records up to the end of a tile of `count` records
+    from `start` on. Returns whether that is all of them; chain [d] (float64) is kept in between."""
     begin, end = max(offsets[k] - start, 0), min(offsets[k + 1] - start, count)
     _sum(errors[:, begin:end], x[begin:end], row)
     if end - begin < offsets[k + 1] - offsets[k]:
@@ -208,9 +209,10 @@ def _sum_of_client(
 def client_means(
     records: RecordArrays, parameters: Any, classes: int, blocks: Any, clips: MeanClips, means: Any
 ) -> int:
-    """Means [k, d] of the clients' clipped gradients, clipped themselves (their weights and inputs
-    play no part), where blocks of clients begin at blocks[b]; returns how many records count as
-    zero. parameters [d]: weights [classes, f], and biases behind them if there are any."""
+    """Write to means [k, d] those of the clients' clipped gradients, clipped themselves (their
+    weights and inputs play no part), where blocks of clients begin at blocks[b]; return how many
+    records count as zero. parameters [d]: weights [classes, f], and biases behind them if there are
+    any."""
     offsets, features = records.offsets, records.x.shape[1]
     tile = _begin(parameters, classes, features)
     errors, chain, bad = tile.error[:classes], np.empty(parameters.size), 0
@@ -231,8 +233,9 @@ def client_means(
 
 @kernel(rows)
 def input_products(x: Any, offsets: Any, bias: float, found: Any) -> None:
-    """found [m, n + TILE], zeros at first: the product of each record's input, a bias behind it,
-    with that of a later record, by this offset, in the same client: twice, unless they are one."""
+    """Write to found [m, n + TILE], zeros at first, the product of each record's input, a bias
+    behind it, with that of a later record, by this offset, in the same client: twice, unless they
+    are one."""
     for k in range(offsets.size - 1):
         for i in range(offsets[k], offsets[k + 1]):
             for apart in range(min(found.shape[0], offsets[k + 1] - i)):
@@ -242,7 +245,7 @@ def input_products(x: Any, offsets: Any, bias: float, found: Any) -> None:
 
 @piece
 def _square(error: Any, inputs: Any, start: Any, own: Any, squares: Any, alone: Any) -> None:
-    """alone [TILE] <- the squared lengths of a tile's gradients, from the record `start` on;
+    """Write to alone [TILE] the squared lengths of a tile's gradients, from the record `start` on;
     squares [TILE] <- these, and twice their products with those that come later in their clients.
     """
     classes, flat = error.shape[0] - 1, error.reshape(-1)
@@ -301,7 +304,7 @@ def _clip_by_products(
 
 @inlined
 def _add(begin: Any, end: Any, errors: Any, x: Any, part: Any, own: Any) -> None:
-    """own [d] (float64) += the sum of a tile's records begin .. end - 1."""
+    """Add the sum of a tile's records begin .. end - 1 to own [d] (float64)."""
     if begin < end:
         _sum(errors[:, begin:end], x[begin:end], part)
         for i in range(own.size):
@@ -313,9 +316,9 @@ def sum_of_clients(
     records: RecordArrays, parameters: Any, classes: int, blocks: Any, clips: MeanClips,
     grid: float, total: Any,
 ) -> int:  # fmt: skip
-    """total [d] = the sum of all clients' means, that of the block of clients from blocks[b] on
-    rounded to multiples of `grid`; returns as above. Where means are not clipped it is that of all
-    records' gradients, each times its share."""
+    """Write to total [d] the sum of all clients' means, that of the block of clients from blocks[b]
+    on rounded to multiples of `grid`; return as above. Where means are not clipped it is that of
+    all records' gradients, each times its share."""
     offsets, features, norm = records.offsets, records.x.shape[1], clips.norm
     tile = _begin(parameters, classes, features)
     own, chain, row, bad = np.empty(total.size), np.empty(total.size), tile.row, 0

@@ -37,7 +37,8 @@ PreparedSum = Callable[[Tensor, NonfiniteRecords], Tensor]
 
 
 def compiles(network: Network, device: torch.device, loss: Loss | None, records: int) -> bool:
-    """Whether `SoftmaxRegression` serves this model, and `records` records a round make it pay."""
+    """Return whether `SoftmaxRegression` serves this model, and `records` records a round make it
+    pay."""
     if not network.linear or device.type != "cpu" or loss is not None:
         return False
     weights = network.layers[0].layers[0].fan_in * network.classes
@@ -79,7 +80,7 @@ class SoftmaxRegression(NetworkEngine):
         return move_error_float32(sizes, self._loops.TILE)
 
     def _records(self, batch: GradientBatch, shares: NDArray[np.float64]) -> RecordArrays:
-        """The batch's records, each of which counts its client's of the shares [k]."""
+        """Return the batch's records, each of which counts its client's of the shares [k]."""
         labels = batch.labels
         if batch.unusable is not None:
             labels = labels.masked_fill(batch.unusable, -1)
@@ -108,14 +109,14 @@ class SoftmaxRegression(NetworkEngine):
     def _clips(
         self, clips: NDArray[np.float64] | None, weights: Any = NONE, inputs: Any = NONE[:, None]
     ) -> MeanClips:
-        """To what a call's loop clips means, with marks of its own for those that are not finite;
-        `weights` and `inputs` are for sums."""
+        """Return to what a call's loop clips means, with marks of its own for those that are not
+        finite; `weights` and `inputs` are for sums."""
         norm, radii = (0, NONE) if clips is None else (self.norm, clips)
         return self._loops.MeanClips(norm, radii, weights, inputs, np.zeros(len(radii), np.bool_))
 
     def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
-        """A function that adds up the plan's clients at any parameters: float64 [d], each client's
-        weight times its row of `client_means`, which is clipped if the plan clips means.
+        """Return a function that adds up the plan's clients at any parameters: float64 [d], each
+        client's weight times its row of `client_means`, which is clipped if the plan clips means.
 
         Equal to that sum up to float32's rounding. Each block's sum is rounded to a multiple of the
         grid, so that sums of blocks are exact: the bits of a round's sum do not depend on how calls

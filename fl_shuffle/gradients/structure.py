@@ -47,7 +47,7 @@ class Layer:
 
 
 def check_module(module: nn.Module) -> int:
-    """Number of parameters of a module whose records have gradients of their own.
+    """Return the number of parameters of a module whose records have gradients of their own.
 
     Raises `InvalidValueError` for a module without parameters, with parameters that are frozen or
     not real floating point, with batch statistics (one record's loss then depends on the others,
@@ -133,7 +133,8 @@ MACHINE = MemoryError, ImportError, torch.OutOfMemoryError
 
 
 def of_the_machine(error: BaseException) -> bool:
-    """Whether this may be no record's doing: for memory of the processor torch has no type."""
+    """Return whether this may be no record's doing: for memory of the processor torch has no
+    type."""
     lacking = isinstance(error, RuntimeError) and "alloc" in text_of(error)
     return lacking or isinstance(error, MACHINE)
 

@@ -55,7 +55,7 @@ class SumOfMeans:
     _kept: dict[tuple[int, int], PreparedSum] = field(default_factory=dict, init=False)
 
     def __call__(self, parameters: Tensor, clients: Ids, round_number: int) -> Tensor:
-        """The sum over ascending clients [k] at these parameters, float32 [d]."""
+        """Return the sum over ascending clients [k] at these parameters, float32 [d]."""
         tally = NonfiniteRecords()
         if self.prepare is None:
             total = self._by_rows(parameters, clients, round_number, tally)

@@ -120,8 +120,8 @@ class RunView:
         return "sum" if summed else "shuffled"
 
     def spent(self, column: str) -> float | None:
-        """Epsilon of a column after the last recorded round (nats, most exposed client); None where
-        the column says nothing, and before the first round."""
+        """Return epsilon of a column after the last recorded round (nats, most exposed client);
+        None where the column says nothing, and before the first round."""
         return self.rows[-1][EPSILONS[column]] if self.rows and column in EPSILONS else None
 
     @property
@@ -131,7 +131,7 @@ class RunView:
         return add_remove_of(self.config, self.spent("sum"), self.delta)
 
     def measured(self, name: str) -> float | None:
-        """A metric of the last recorded round; None if it was not measured then."""
+        """Return a metric of the last recorded round; None if it was not measured then."""
         return self.metrics.get(self.last_round, {}).get(name)
 
     @property
@@ -145,7 +145,8 @@ class RunView:
         return columns_with(own)
 
     def table(self) -> dict[str, NDArray[Any]]:
-        """The same as metrics.csv: columns by name, one row a round; NaN where there is nothing."""
+        """Return the same as metrics.csv: columns by name, one row a round; NaN where there is
+        nothing."""
         lines, whole = self.lines, ("round", "num_reports")
         return RenamedKeys(
             {
@@ -212,7 +213,8 @@ class LedgerRecord(RunView):
 
 
 def _metrics_of(path: Path) -> dict[int, dict[str, float]]:
-    """What version 0.1 has written down of each round's metrics, as far as it can be read."""
+    """Return what version 0.1 has written down of each round's metrics, as far as it can be
+    read."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return {
@@ -259,7 +261,7 @@ def _class_of(
 def _totals(
     path: Path, meta: Mapping[str, Any], class_of: NDArray[np.int64], classes: int
 ) -> NDArray[np.float64] | None:
-    """Each client's total [clients]; None where budgets are of reports."""
+    """Return each client's total [clients]; None where budgets are of reports."""
     totals = meta.get("totals")
     if totals is None:
         return None
@@ -270,8 +272,8 @@ def _totals(
 
 
 def require_hashes(path: Path, first: str, rows: Sequence[tuple[Any, ...]]) -> str:
-    """The hash after the last of these rows of `reservations`, from the `first` before all of them;
-    raises `RunError` where one does not fit."""
+    """Return the hash after the last of these rows of `reservations`, from the `first` before all
+    of them; raises `RunError` where one does not fit."""
     last = first
     for number, (*row, written) in enumerate(rows, 1):
         last = next_hash(last, tuple(row))
@@ -296,8 +298,8 @@ FACTS = (
 
 
 def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts by today's names, with their configuration made whole; raises `RunError` for one
-    that is no fact."""
+    """Return the facts by today's names, with their configuration made whole; raises `RunError` for
+    one that is no fact."""
     meta = _by_new_names(meta)
     for cell in FACTS:
         if not cell.holds([meta.get(cell.name)]):
@@ -316,7 +318,7 @@ def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_new_names(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The facts of a ledger of an older schema as this version names them."""
+    """Return the facts of a ledger of an older schema as this version names them."""
     if meta["schema"] >= RENAMED_SINCE:
         return meta
     found: dict[str, Any] = with_new_keys(meta, {"link": "hash"})
@@ -332,7 +334,7 @@ def _by_new_names(meta: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A ledger's tables, read-only. Raises `RunError` for what cannot be read as one."""
+    """Open a ledger's tables, read-only. Raises `RunError` for what cannot be read as one."""
     if not path.is_file():
         raise RunError(f"{path} does not exist: this is not a run directory")
     try:
@@ -344,7 +346,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Read-only, also where no file can be made beside it."""
+    """Open it read-only, also where no file can be made beside it."""
     where = path.resolve().as_uri()
     database = sqlite3.connect(f"{where}?mode=ro", uri=True)
     try:

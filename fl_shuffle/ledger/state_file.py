@@ -23,7 +23,8 @@ MOST_IN_LEDGER = 1_000_000
 
 
 def store_state(folder: Path, state: Mapping[str, Any]) -> bytes | str:
-    """What the ledger is to hold: the state itself, or the SHA-256 (hex) of the file that does."""
+    """Return what the ledger is to hold: the state itself, or the SHA-256 (hex) of the file that
+    does."""
     if _numbers_in(state) <= MOST_IN_LEDGER:
         buffer = io.BytesIO()
         torch.save(state, buffer)
@@ -37,8 +38,8 @@ def store_state(folder: Path, state: Mapping[str, Any]) -> bytes | str:
 
 
 def load_state(folder: Path, kept: bytes | str) -> dict[str, Any]:
-    """What was stored. Raises `RunError` for a file that is missing, or is not what it was; what
-    torch raises is passed on."""
+    """Return what was stored. Raises `RunError` for a file that is missing, or is not what it was;
+    what torch raises is passed on."""
     if isinstance(kept, bytes):
         return dict(torch.load(io.BytesIO(kept), weights_only=True))
     path = folder / f"{STATE}{kept}"

@@ -76,7 +76,8 @@ COVERED = ("schema", "seed", "data", "relation", "dimension")
 def first_hash(
     meta: Mapping[str, Any], classes: Iterable[ClientClass], class_of: NDArray[np.int64]
 ) -> str:
-    """The hash before the first attempt: who the clients are, and what they were promised."""
+    """Return the hash before the first attempt: who the clients are, and what they were
+    promised."""
     facts = {key: meta.get(key) for key in COVERED}
     # The chain of an upgraded ledger continues as it was begun.
     facts["schema"] = meta.get("chain_schema", facts["schema"])
@@ -92,13 +93,13 @@ def first_hash(
 
 
 def next_hash(previous: str, attempt: tuple[Any, ...]) -> str:
-    """The hash after a row of `reservations`, given as (attempt, round, expected reports, epsilon,
-    released, present)."""
+    """Return the hash after a row of `reservations`, given as (attempt, round, expected reports,
+    epsilon, released, present)."""
     return hashlib.sha256(f"{previous} {attempt!r}".encode()).hexdigest()
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`section.key` -> value of nested tables."""
+    """Return `section.key` -> value of nested tables."""
     return {
         f"{name}.{key}": value for name, table in config.items() for key, value in table.items()
     }
@@ -196,7 +197,7 @@ class Ledger:
         self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _forget_states(self, *new: str) -> None:
-        """The state that is recorded is durable: remove the files of all but it and a new one."""
+        """Remove the files of all states but the recorded one, which is durable, and a new one."""
         row = self._db.execute("SELECT state FROM checkpoint WHERE typeof(state) = 'text'")
         kept = {f"{STATE}{digest}" for digest in (*new, *(row.fetchone() or ()))}
         for path in self.path.parent.glob(f"{STATE}*"):
@@ -296,7 +297,8 @@ class Ledger:
         self._hash = now
 
     def _newest(self) -> tuple[int, int, str]:
-        """Number, release and hash of the newest attempt; before there is one the first hash."""
+        """Return the number, release and hash of the newest attempt; before there is one the first
+        hash."""
         found = self._db.execute(
             "SELECT attempt, released, hash FROM reservations ORDER BY attempt DESC LIMIT 1"
         ).fetchone()
@@ -352,7 +354,7 @@ class Ledger:
 def create_ledger(
     path: Path, meta: Mapping[str, Any], classes: Iterable[ClientClass], class_of: NDArray[np.int64]
 ) -> None:
-    """A new ledger that holds the plan, in a file that its owner alone may read.
+    """Create a new ledger that holds the plan, in a file that its owner alone may read.
 
     The file appears in one step, whole. Raises `RunError` if it cannot be created.
     """
@@ -408,7 +410,7 @@ def upgrade_ledger(path: Path, rdp: Mapping[int, float | None]) -> None:
 
 
 def facts_in(database: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
+    """Return the run's facts: configuration, versions, seed, sizes and shapes of the data."""
     try:
         rows = database.execute("SELECT key, value FROM meta").fetchall()
         return {str(key): json.loads(value) for key, value in rows}
@@ -417,7 +419,8 @@ def facts_in(database: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 def witnessed(lock: int) -> tuple[str, int]:
-    """(run, entries) as a ledger has last told them to this lock file; ("", 0) if none has."""
+    """Return (run, entries) as a ledger has last told them to this lock file; ("", 0) if none
+    has."""
     told = os.pread(lock, 64 + WITNESS_AT, WITNESS_AT).split()
     if len(told) != 2 or not told[0].isdigit():
         return "", 0
@@ -476,5 +479,5 @@ def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
 
 
 def _bitmap(present: NDArray[np.bool_]) -> bytes | None:
-    """One bit per client; None for everybody."""
+    """Return one bit per client; None for everybody."""
     return None if present.all() else np.packbits(present).tobytes()

@@ -54,7 +54,7 @@ class Cell:
     was: str = ""
 
     def named_in(self, schema: int) -> str:
-        """Its name in a ledger of this schema; NULL where it has no such column."""
+        """Return its name in a ledger of this schema; NULL where it has no such column."""
         if schema < self.since:
             return "NULL"
         return self.was if self.was and schema < RENAMED_SINCE else self.name
@@ -73,7 +73,7 @@ class Cell:
         return size + KINDS[self.kind][1] + limits + " or nothing" * self.optional
 
     def holds(self, values: Iterable[Any]) -> bool:
-        """Whether all of these may stand in it."""
+        """Return whether all of these may stand in it."""
         if self.kind is object:
             return True
         found = [value for value in values if not (self.optional and value is None)]
@@ -194,7 +194,7 @@ ATTENDANCE = "CREATE VIEW attendance AS SELECT * FROM participation"
 def read(
     path: Path, database: sqlite3.Connection, table: str, schema: int, **limits: tuple[int, int]
 ) -> list[tuple[Any, ...]]:
-    """A table's rows in their order; `limits` are those of columns in this ledger.
+    """Return a table's rows in their order; `limits` are those of columns in this ledger.
 
     `schema` is the ledger's: its columns may have older names, and those that it does not have yet
     are read as NULL. Raises `RunError` for the first cell that holds what it may not.
@@ -217,7 +217,7 @@ def read(
 
 
 def damaged(path: Path, where: str, value: object, allowed: str) -> RunError:
-    """The one line about a value that no run has written."""
+    """Return the one line about a value that no run has written."""
     shown = repr(value)
     shown = shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
     return RunError(
@@ -226,7 +226,7 @@ def damaged(path: Path, where: str, value: object, allowed: str) -> RunError:
 
 
 def columns_with(metrics: Iterable[str]) -> tuple[str, ...]:
-    """The columns of metrics.csv where these are measured.
+    """Return the columns of metrics.csv where these are measured.
 
     Raises `ConfigError` for names that are no column's, or another one's already.
     """

@@ -34,12 +34,32 @@ from fl_shuffle.randomizers.total_budgets import Tell, silent
 
 @dataclass(frozen=True)
 class ClassCost:
-    """What a run costs the clients of one class; `anonymity` counts reports like theirs.
+    """What a run costs the clients of one class.
 
-    `noise_scale` is that of a report, for a local budget of `epsilon0`. `epsilon` is what the
-    release costs over all rounds, `local` what their own noise says, both proven; `lower` is what
-    an attack certainly reaches (0: none that is known, or not looked for). All at the same delta.
-    `credit` says whether the shuffler contributes at all.
+    Attributes
+    ----------
+    index : int
+        Number of the class.
+    clients : int
+        Number of clients in it.
+    anonymity : int
+        Number of reports like theirs, their own included.
+    epsilon0 : float
+        Local budget of one report, in nats.
+    noise_scale : float
+        Noise scale of a report for that budget.
+    epsilon : float
+        What the release costs over all rounds, in nats; proven.
+    local : float
+        What their own noise says over all rounds, in nats; proven.
+    lower : float
+        What an attack certainly reaches, in nats (0: none that is known, or not looked for).
+    credit : bool
+        Whether the shuffler contributes at all.
+
+    Notes
+    -----
+    All epsilons are at the same delta.
     """
 
     index: int
@@ -57,10 +77,24 @@ class ClassCost:
 class TotalCost:
     """What is planned for the clients of one total: how their reports are made, and their epsilon.
 
-    `total` is what each may spend in the run, `clip_norm` the norm its update (or its records) are
-    clipped to, `noise_scale` that of a report, `report_epsilon` the epsilon of one report to an
-    attacker who sees it alone, `epsilon` what all rounds cost if all reports arrive that are asked
-    for. All in nats at the run's delta.
+    Attributes
+    ----------
+    total : float
+        What each of them may spend in the run.
+    clients : int
+        Number of clients with this total.
+    clip_norm : float
+        Norm that its update (or its records) are clipped to.
+    noise_scale : float
+        Noise scale of a report.
+    report_epsilon : float
+        Epsilon of one report against an attacker who sees it alone.
+    epsilon : float
+        What all rounds cost if all reports arrive that are asked for.
+
+    Notes
+    -----
+    All epsilons are in nats, at the run's delta.
     """
 
     total: float
@@ -73,20 +107,40 @@ class TotalCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run will cost, in nats at `delta`, for replacing one `unit` of the most exposed
-    client.
+    """What a run will cost, for replacing one `unit` of the most exposed client.
 
-    `certain`: every client takes part in every round, so `epsilon` is proven beforehand; otherwise
-    it is exceeded with probability `SURPRISE` at most, and the run counts what really happened.
-    `tightness` is `epsilon` over what an attack certainly reaches (None: none that is
-    known). `noise_of_mean` is the length of the noise of a round's mean report over its clip,
-    for `dimension` numbers (None: only the run knows, and it is that of one number).
-    `sum_epsilon_add_remove` is `epsilon` where a unit is taken out instead of replaced, to compare
-    with accountants of central DP-SGD: no guarantee (None: reports are seen, or it does not apply).
-    `declared`: clients train privately themselves, nothing of it is proven, and the noise is that
-    of steps over one record each. `totals`: what is planned for each distinct total of the run,
-    smallest first (empty: budgets are of reports). Without any privacy `epsilon` is infinite, and
-    there are no `classes`.
+    Attributes
+    ----------
+    epsilon : float
+        Epsilon of the most exposed client, in nats at `delta`; infinite without any privacy.
+    delta : float
+        The target delta.
+    rounds : int
+        Number of rounds.
+    unit : {"record", "client"}
+        What neighbors replace.
+    certain : bool
+        Whether every client takes part in every round, so that `epsilon` is proven beforehand.
+        Otherwise it is exceeded with probability `SURPRISE` at most, and the run counts what really
+        happened.
+    tightness : float or None
+        `epsilon` over what an attack certainly reaches (None: no attack is known).
+    classes : tuple of ClassCost
+        Costs of each class of clients; empty without any privacy.
+    dimension : int or None
+        Number of coordinates of a report (None: only the run knows).
+    noise_of_mean : float or None
+        Length of the noise of a round's mean report over its clipping norm, for `dimension` numbers
+        (where that is None, for one number).
+    sum_epsilon_add_remove : float or None
+        `epsilon` for add-remove neighbors, to compare with accountants of central DP-SGD: no
+        guarantee (None: reports are seen, or it does not apply).
+    declared : bool
+        Whether clients train privately themselves: then nothing of it is proven, and the noise is
+        that of steps over one record each.
+    totals : tuple of TotalCost
+        What is planned for each distinct total of the run, smallest first (empty: budgets are of
+        reports).
     """
 
     epsilon: float
@@ -113,7 +167,7 @@ class Cost:
 
 
 def cost_of(config: Config, tell: Tell = silent) -> Cost:
-    """What a configuration will cost if all reports that are asked for arrive.
+    """Return what a configuration will cost if all reports that are asked for arrive.
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
     small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
@@ -153,7 +207,10 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
 
 
 def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost, ...]:
-    """A row for each distinct total; where its clients differ, in records, the largest numbers."""
+    """Return a row for each distinct total.
+
+    Where its clients differ, in records, the row holds the largest numbers.
+    """
     if plan.totals is None:
         return ()
     epsilons = {each.index: each.epsilon for each in classes}
@@ -169,7 +226,7 @@ def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost
 
 
 def trade_off_of(config: Config) -> dict[str, Any]:
-    """Anonymity, lost budget and proven epsilon of a configuration, over its clients.
+    """Return anonymity, lost budget and proven epsilon of a configuration, over its clients.
 
     `budget_lost` is the mean share of its epsilon0 that a client gives up to be rounded down.
     """
@@ -196,8 +253,11 @@ def trade_off_of(config: Config) -> dict[str, Any]:
 
 
 def plan_of(config: Config, tell: Tell = silent) -> tuple[Calibration, int | None]:
-    """Every client's randomizer, and how many numbers a report has; None where only the run knows:
-    of models of an app's own, and where data are not read."""
+    """Return every client's randomizer, and how many numbers a report has.
+
+    The second is None where only the run knows: of models of an app's own, and where data are not
+    read.
+    """
     from fl_shuffle.data.partitions import make_partition
     from fl_shuffle.data.sources import load_records
 
@@ -261,7 +321,7 @@ def _class_costs(config: Config, plan: Calibration, dimension: int | None) -> li
 def _sums_reach(
     config: Config, plan: Calibration, rounds: int, dimension: int | None
 ) -> dict[int, float]:
-    """What the attack on the sums reaches against each class, if all clients are in every sum."""
+    """Return what the attack on the sums reaches against each class, if all are in every sum."""
     account = SumAccount.start(
         plan.classes,
         plan.class_of,
@@ -276,7 +336,7 @@ def _sums_reach(
 def _of_batches(
     config: Config, batch: list[ClientClass], rounds: int, dimension: int | None
 ) -> tuple[Counts, Vector]:
-    """Of each class: among how many it hides, and its epsilon, by the run's own accountant.
+    """Return for each class among how many it hides, and its epsilon, by the run's own accountant.
 
     To that it is one round in which several reports of every client leave, each in a batch of its
     own.
@@ -309,7 +369,7 @@ def _of_batches(
 
 
 def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tuple[Counts, Vector]:
-    """The same of sums of Gaussian reports of clients drawn by public coins, in `rounds` of them.
+    """Return the same of `rounds` sums of Gaussian reports of clients drawn by public coins.
 
     Some of the sums hide less with probability half of `SURPRISE` at most.
     """
@@ -333,7 +393,7 @@ def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tup
 
 
 def _names(config: Config) -> list[str] | None:
-    """The clients' names, read only where a budgets file may call them so."""
+    """Return the clients' names, read only where a budgets file may call them so."""
     from fl_shuffle.data.partitions import client_names
     from fl_shuffle.data.sources import load_records
 
@@ -343,7 +403,7 @@ def _names(config: Config) -> list[str] | None:
 
 
 def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | None:
-    """How many coordinates a report has; None where own features decide it from the data."""
+    """Return how many coordinates a report has; None where own features decide it from the data."""
     from fl_shuffle.data.features import make_features
     from fl_shuffle.data.features.maps import FeatureMap
     from fl_shuffle.data.models import build_model
@@ -360,10 +420,11 @@ def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | No
 def drawn_batch(
     classes: list[ClientClass], rounds: int, participation: float
 ) -> tuple[list[ClientClass], list[int]]:
-    """A batch no larger than any round's, but for half of `SURPRISE`; and each class's place in it.
+    """Return a batch no larger than any round's, and each class's place in it.
 
-    Classes too small to be sure of a report are pooled with the others of their noise, at the
-    largest of their radii and sensitivities.
+    Some round's is smaller with probability half of `SURPRISE` at most. Classes too small to be
+    sure of a report are pooled with the others of their noise, at the largest of their radii and
+    sensitivities.
     """
     if participation == 1.0:
         return classes, list(range(len(classes)))
@@ -392,7 +453,7 @@ def drawn_batch(
 
 
 def _as_accounted(kind: ClientClass, size: int) -> ClientClass:
-    """Batches that are much alike share a curve, which takes up to the root of their size."""
+    """Let batches that are much alike share a curve, which takes up to the root of their size."""
     if size <= ROUND_EXACT_REPORTS:
         return kind
     kept = math.floor(kind.count * (1.0 - 1.0 / math.sqrt(size)))

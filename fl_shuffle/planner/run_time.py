@@ -36,7 +36,7 @@ class RunTime(NamedTuple):
 
 
 def run_time_of(config: Config, jobs: int) -> RunTime:
-    """How long the parts of a run take, from requests played and timed here and now.
+    """Return how long the parts of a run take, from requests played and timed here and now.
 
     Features that are kept on disk, and loops that were compiled before, take the time that reading
     them takes. Timed of a round are gradients, clipping, noise and adding up, with `jobs` threads
@@ -76,7 +76,7 @@ def run_time_of(config: Config, jobs: int) -> RunTime:
 
 
 def _work(config: Config, task: Task) -> Callable[[Tensor, Ids], None]:
-    """What is done for some clients in a round: their reports, and the sum of these."""
+    """Return what is done for some clients in a round: their reports, and the sum of these."""
     federation, plan = Federation(config, task), task.plan
     clip, randomize = federation.clipper, federation.randomizer
 
@@ -88,7 +88,7 @@ def _work(config: Config, task: Task) -> Callable[[Tensor, Ids], None]:
 
 
 def _aggregate_work(config: Config, task: Task) -> Callable[[Tensor, Ids], None]:
-    """The same where no client makes a report: the sum of their means."""
+    """Return the same where no client makes a report: the sum of their means."""
     sum_of_means = AggregateFederation(config, task).sum_of_means
 
     def work(parameters: Tensor, clients: Ids) -> None:

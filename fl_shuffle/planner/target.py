@@ -23,9 +23,9 @@ MOST = 1e7
 
 
 def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[float, Config, Cost]:
-    """The most of `name` (the least of clients) with which the most exposed client's epsilon is at
-    most `epsilon` (nats, at the configuration's target delta), the configuration with it, and its
-    cost.
+    """Return the most of `name` (the least of clients) with which the most exposed client's epsilon
+    is at most `epsilon` (nats, at the configuration's target delta), the configuration with it, and
+    its cost.
 
     Public facts alone decide: budgets, clients, rounds. Raises `NotApplicableError` where no value
     keeps the target, `InvalidValueError` for a target that is none, or budgets of several sizes.

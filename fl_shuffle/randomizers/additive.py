@@ -53,21 +53,22 @@ class Gaussian(LocalRandomizer):
         self._weight = weight
 
     def bound(self) -> FloatArray:
-        """A point of the grid: noise ends, see `noise`."""
+        """Return a point of the grid: noise ends, see `noise`."""
         return largest_reports(self.law, self.scale, self._weight * self.radius, self.step, 64)
 
     def largest(self) -> FloatArray:
-        """The bound: it lies on the grid."""
+        """Return the bound: it lies on the grid."""
         return self.bound()
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """The statement: `reports` are these to the nearest point of the grid."""
+        """Return the statement: `reports` are these to the nearest point of the grid."""
         drawn = noise.normal() if self.law == "normal" else noise.laplace()
         weight, scale = self._weight[clients, None], self.scale[clients, None]
         return np.asarray(weight * means + scale * drawn)
 
     def reports(self, means: Tensor, clients: Ids, stream: NoiseStream) -> Tensor:
-        """In place, in one pass; with 64-bit words what the ideal sum is rounded to."""
+        """Add the noise in place, in one pass; with 64-bit words what the ideal sum is rounded
+        to."""
         weigh_(means, self._weight[clients])
         return stream.add_(self.law, means, clients, self.scale[clients], self.step[clients])
 
@@ -84,13 +85,13 @@ NOISES: dict[str, type[Gaussian]] = {"gaussian": Gaussian, "laplace": Laplace}
 
 
 def weigh_(rows: Tensor, weight: FloatArray) -> None:
-    """In place: rows [k, d] times their clients' weights [k]."""
+    """Multiply rows [k, d] in place by their clients' weights [k]."""
     if (weight != 1.0).any():
         rows *= torch.from_numpy(weight.astype(np.float32))[:, None].to(rows.device)
 
 
 def grid_step(scale: float, radius: float) -> float:
-    """The public grid of reports with noise `scale` and means of norm at most `radius`.
+    """Return the public grid of reports with noise `scale` and means of norm at most `radius`.
 
     A power of two: the smallest that is at least scale * 2^-16 and at least
     (radius + 12 scale) * 2^-21. Rounding then adds a variance of at most scale^2 2^-32 / 3
@@ -106,7 +107,7 @@ def grid_step(scale: float, radius: float) -> float:
 def largest_reports(
     law: str, scale: FloatArray, radius: FloatArray, step: FloatArray, bits: int
 ) -> FloatArray:
-    """What no coordinate of a report exceeds in absolute value, arrays [n]: grid points.
+    """Return what no coordinate of a report exceeds in absolute value, arrays [n]: grid points.
 
     Rounded to the nearest point of its grid, a sum of a mean and `bits`-bit noise stays below the
     first point beyond both their largest values. Raises what `grid_step` raises.

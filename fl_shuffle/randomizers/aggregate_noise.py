@@ -26,7 +26,8 @@ def noise_of_sum(
     dimension: int,
     generator: np.random.Generator,
 ) -> FloatArray:
-    """float64 [d]: a draw of the sum of counts[i] independent variates of each scale scales[i].
+    """Return float64 [d]: a draw of the sum of counts[i] independent variates of each scale
+    scales[i].
 
     `scales` are standard deviations (gaussian) or Laplace scales b.
     Raises `InvalidValueError` for another noise.
@@ -61,7 +62,7 @@ class AggregateNoise:
     def add_to(
         self, total: FloatArray, present: NDArray[np.bool_], generator: np.random.Generator
     ) -> FloatArray:
-        """What the sum of the reports of the clients in `present` [clients] would be.
+        """Return what the sum of the reports of the clients in `present` [clients] would be.
 
         `total` [d] is the sum of their weighted means, once for each client. The result, float64
         [d], lies on the finest of the grids of their reports, as the sum of these does. Each report
@@ -76,7 +77,7 @@ class AggregateNoise:
         return np.asarray(np.rint((total * self._reports + noise) / step) * step)
 
     def _counts(self, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many of these clients have each scale."""
+        """Return how many of these clients have each scale."""
         if len(self._scales) == 1:
             return np.array([np.count_nonzero(present)])
         return np.bincount(self._of[present], minlength=len(self._scales))

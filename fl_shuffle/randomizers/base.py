@@ -38,6 +38,15 @@ SINGLE_REACH = 1e3
 class Noise:
     """Randomness for k clients in one round: every row's stream is its client's own.
 
+    Parameters
+    ----------
+    stream : NoiseStream
+        Noise of one round.
+    clients : ndarray of int64, shape (k,)
+        Numbers of the clients.
+
+    Notes
+    -----
     Rows depend on the run's key, the round and the client alone, never on who else is asked.
     """
 
@@ -46,24 +55,26 @@ class Noise:
         self._clients = clients
 
     def normal(self) -> FloatArray:
-        """Standard normal variates, [k, d]; the same at every call."""
+        """Return standard normal variates, [k, d]; the same at every call."""
         return self._stream.rows("normal", self._clients)
 
     def laplace(self) -> FloatArray:
-        """Laplace variates of scale 1, [k, d]; the same at every call."""
+        """Return Laplace variates of scale 1, [k, d]; the same at every call."""
         return self._stream.rows("laplace", self._clients)
 
     def uniform(self, count: int) -> FloatArray:
-        """`count` numbers in (0, 1) for each client, [k, count]; the same at every call with that
-        count."""
+        """Return `count` numbers in (0, 1) for each client, [k, count].
+
+        They are the same at every call with that count.
+        """
         return self._stream.uniform(self._clients, count)
 
     def generators(self) -> list[np.random.Generator]:
-        """A NumPy generator for each client."""
+        """Return a NumPy generator for each client."""
         return [self._stream.numpy_generator(client) for client in self._clients.tolist()]
 
     def keys(self) -> list[bytes]:
-        """16 bytes for each client, for exact samplers; the same at every call."""
+        """Return 16 bytes for each client, for exact samplers; the same at every call."""
         return [self._stream.words_key(client) for client in self._clients.tolist()]
 
 
@@ -71,8 +82,8 @@ class LocalRandomizer(ABC):
     """What every client does to its clipped mean before anything leaves it.
 
     One object stands for all clients of a run; client i has the local budget (epsilon[i],
-    delta[i]). Subclass it, and name the class in the configuration: `privacy.randomizer =
-    "module:Class"`. You promise two things that nobody can check:
+    delta[i]). Subclass it, and name the class in the configuration: ``privacy.randomizer =
+    "module:Class"``. You promise two things that nobody can check:
 
     1. For client i, any two means x, y with norm at most radius[i] and any set S of reports,
        P[report(x) in S] <= exp(epsilon[i]) P[report(y) in S] + delta[i].
@@ -80,10 +91,26 @@ class LocalRandomizer(ABC):
        clients[k] and on row k of the noise; on nothing else. Clients of one budget are treated
        alike, or they would not hide one another.
 
+    Parameters
+    ----------
+    epsilon, delta : ndarray of float, shape (clients,)
+        Local budgets; epsilon in nats. All of this is public.
+    radius : ndarray of float, shape (clients,)
+        Norm that bounds each client's mean.
+
+    Raises
+    ------
+    ConfigError
+        For budgets that have no such randomizer.
+
+    Notes
+    -----
     Reports are then cut to `bound` and rounded to a public grid, which is post-processing and makes
     sums exact. The accountant counts a report at (epsilon[i], delta[i]), and amplifies it as any
     local randomizer of that budget.
 
+    Examples
+    --------
     >>> class Signs(LocalRandomizer):
     ...     '''The sign of every coordinate, by randomized response with a d-th of the budget.'''
     ...
@@ -102,29 +129,57 @@ class LocalRandomizer(ABC):
     """Whether `reports` takes means on a device other than the processor."""
 
     def __init__(self, epsilon: FloatArray, delta: FloatArray, radius: FloatArray) -> None:
-        """Arrays [clients], all public: the budgets (nats), and the norm that bounds each client's
-        mean. Calibrate here; raise `ConfigError` for budgets that have no such randomizer."""
+        """Calibrate for these arrays [clients], all public: see the class."""
         self.epsilon = epsilon
         self.delta = delta
         self.radius = radius
 
     @abstractmethod
     def bound(self) -> FloatArray:
-        """[clients]: no coordinate of an honest report is larger in size. What is beyond is cut off
-        at the client, and refused by the shuffler."""
+        """Return what no coordinate of an honest report exceeds in size.
+
+        Returns
+        -------
+        ndarray of float, shape (clients,)
+            What is beyond is cut off at the client, and refused by the shuffler.
+        """
 
     @abstractmethod
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """The reports [k, d] of `clients` [k], whose clipped means are the rows of `means`.
+        """Return the reports of some clients.
 
         It must not raise, nor return what is not finite, because of what a mean holds: such a
         client sends no report, and everybody sees who did not. Where it raises for clients
         together, they are asked one by one.
+
+        Parameters
+        ----------
+        means : ndarray of float32, shape (k, d)
+            Clipped means, one row for each client.
+        clients : ndarray of int64, shape (k,)
+            Numbers of the clients.
+        noise : Noise
+            Randomness, one row for each client.
+
+        Returns
+        -------
+        ndarray of float, shape (k, d)
+            The reports.
         """
 
     def grid(self) -> FloatArray:
-        """[clients]: each one's public grid, the smallest power of two that is at least 2^-22 of
-        its bound. Raises `ConfigError` for bounds that are none."""
+        """Return the step of each client's public grid.
+
+        Returns
+        -------
+        ndarray of float, shape (clients,)
+            The smallest power of two that is at least 2^-22 of the client's bound.
+
+        Raises
+        ------
+        ConfigError
+            For bounds that are none.
+        """
         bound = np.asarray(self.bound(), dtype=np.float64)
         if bound.shape != self.radius.shape or not bool(
             ((bound >= SMALLEST) & (bound <= LARGEST)).all()
@@ -137,16 +192,16 @@ class LocalRandomizer(ABC):
         return np.asarray(np.ldexp(1.0, exponent - (mantissa == 0.5)), dtype=np.float64)
 
     def largest(self) -> FloatArray:
-        """[clients]: what no coordinate of a report on the grid exceeds in size."""
+        """Return what no coordinate of a report on the grid exceeds in size, shape (clients,)."""
         # Rounded to a grid of at most 2^-21 of the bound.
         return np.asarray((1.0 + 2.0**-20) * self.bound(), dtype=np.float64)
 
     def reports(self, means: Tensor, clients: Ids, stream: NoiseStream) -> Tensor:
-        """What leaves the clients, float32 [k, d], in place of their means: what `randomize` makes
-        of these, cut to the bound and rounded to the grid; NaN for clients for whom it raises, or
-        returns what is not finite: they send no report.
+        """Return what leaves the clients in place of their means, float32 [k, d].
 
-        A randomizer that knows how may do all of it in one pass.
+        That is what `randomize` makes of these, cut to the bound and rounded to the grid; NaN for
+        clients for whom it raises, or returns what is not finite: they send no report. A randomizer
+        that knows how may do all of it in one pass.
         """
         rows = means.numpy()
         reports = np.full(rows.shape, np.nan)
@@ -176,7 +231,7 @@ class LocalRandomizer(ABC):
         return made
 
     def restricted(self, clients: Ids) -> LocalRandomizer:
-        """The randomizer of these clients alone, in this order; ids may repeat."""
+        """Return the randomizer of these clients alone, in this order; ids may repeat."""
         return _OfSome(self, clients)
 
 
@@ -206,11 +261,11 @@ class OfOneMean(LocalRandomizer):
         self._function = function
 
     def bound(self) -> FloatArray:
-        """So far beyond every mean that only nonsense is cut."""
+        """Return a bound so far beyond every mean that only nonsense is cut."""
         return np.full(len(self.radius), SINGLE_REACH * float(self.radius.max()))
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """One client at a time."""
+        """Randomize one client at a time."""
         reports = np.empty(means.shape)
         for row, (client, generator) in enumerate(
             zip(clients.tolist(), noise.generators(), strict=True)
@@ -232,10 +287,10 @@ Maker = Callable[[FloatArray, FloatArray, FloatArray], LocalRandomizer]
 
 
 def load_randomizer(path: str) -> tuple[Maker, int]:
-    """What makes the randomizer at `module:attribute` (a subclass of `LocalRandomizer`, or a
-    function of one mean), and the norm in which it wants means clipped.
+    """Return what makes the randomizer at `module:attribute`, and the norm in which it wants means.
 
-    Raises `ConfigError` if it is neither.
+    The attribute is a subclass of `LocalRandomizer`, or a function of one mean. Raises
+    `ConfigError` if it is neither.
     """
     field = "privacy.randomizer"
     found = load_attribute(path, field=field)

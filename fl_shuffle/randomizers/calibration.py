@@ -108,9 +108,10 @@ class Calibration:
         return self.local.largest()
 
     def noise_of_mean(self, dimension: int, share: float = 1.0) -> float | None:
-        """The noise of a round's mean report of `dimension` numbers, as a multiple of what a client
-        can add to it without: its root mean square length (l2) over the mean radius, where `share`
-        of the clients report. None for a user's own randomizer, whose distribution is not known.
+        """Return the noise of a round's mean report of `dimension` numbers, as a multiple of what a
+        client can add to it without: its root mean square length (l2) over the mean radius, where
+        `share` of the clients report. None for a user's own randomizer, whose distribution is not
+        known.
 
         Of clients that declare their training it is that of steps over one record each: over B
         records in a step it is a B-th of that.
@@ -127,7 +128,7 @@ class Calibration:
         return float(length / np.mean(self.weight * radius))
 
     def classes_of_each(self, clients: NDArray[np.int64]) -> list[ClientClass]:
-        """What one report of each of these clients is to an accountant."""
+        """Return what one report of each of these clients is to an accountant."""
         distinct, index = np.unique(self.class_of[clients], return_inverse=True)
         made = [self.classes[each] for each in distinct.tolist()]
         return [made[each] for each in index.tolist()]
@@ -203,7 +204,8 @@ def make_plan(
 
 
 def _declared_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> Calibration:
-    """What clients' own training does to their records, as the configuration declares for all."""
+    """Return what clients' own training does to their records, as the configuration declares for
+    all."""
     privacy, ones = config.privacy, np.ones(len(budgets))
     assert privacy.declared_sigma is not None
     clip, scale = privacy.clip_norm * ones, privacy.declared_sigma * ones
@@ -223,7 +225,7 @@ def _declared_plan(config: Config, budgets: Budgets, records: NDArray[np.int64])
 
 
 def _plan_without_privacy(budgets: Budgets, records: NDArray[np.int64]) -> Calibration:
-    """What clients of a baseline send: their updates, of a class whose epsilon0 is infinite.
+    """Return what clients of a baseline send: their updates, of a class whose epsilon0 is infinite.
 
     Raises `InvalidValueError` for budgets that limit a client: nothing can be spent within them.
     """
@@ -247,7 +249,8 @@ def _plan_without_privacy(budgets: Budgets, records: NDArray[np.int64]) -> Calib
 
 
 def _radii(config: Config, norm: int, clip: Vector, batch: Vector) -> tuple[Vector, Vector]:
-    """What bounds the norm of each client's mean, and how far replacing one unit moves it."""
+    """Return what bounds the norm of each client's mean, and how far replacing one unit moves
+    it."""
     sensitivity = 2.0 * clip / (batch if config.clipping == "record" else 1.0)
     second = config.privacy.client_clip_norm
     if second is None:
@@ -258,7 +261,8 @@ def _radii(config: Config, norm: int, clip: Vector, batch: Vector) -> tuple[Vect
 
 
 def _mean_clip(config: Config, radius: Vector) -> Vector | None:
-    """To what means, or updates, are clipped [clients]; None where their records alone are."""
+    """Return to what means, or updates, are clipped [clients]; None where their records alone
+    are."""
     if config.clipping != "record":
         return radius
     second = config.privacy.client_clip_norm
@@ -267,7 +271,8 @@ def _mean_clip(config: Config, radius: Vector) -> Vector | None:
 
 
 def _discrete_noise(noise: str, radius: Vector, budgets: Budgets) -> tuple[Vector, Vector, Budgets]:
-    """Scale, step and budgets of each client's discrete noise on means in a ball of `radius`.
+    """Return scale, step and budgets of each client's discrete noise on means in a ball of
+    `radius`.
 
     A report is (epsilon, delta)-DP by the distribution of the noise
     (`distributions.discrete_noise`). The step of a client's grid follows from its scale and radius,
@@ -294,7 +299,8 @@ def _discrete_noise(noise: str, radius: Vector, budgets: Budgets) -> tuple[Vecto
 def _scale_and_step(
     noise: str, epsilon: float, delta: float, sensitivity: float, radius: float, step: float
 ) -> tuple[float, float]:
-    """The smallest scale of whole steps that keeps the budget, on the grid that belongs to it.
+    """Return the smallest scale of whole steps that keeps the budget, on the grid that belongs to
+    it.
 
     A coarser grid's scale is no smaller: its multiples are some of the finer one's. So the steps
     only grow here, and soon no longer.
@@ -313,7 +319,7 @@ def _scale_and_step(
 
 
 def _accounted_as(noise: str, scale: Vector, step: Vector) -> str:
-    """The kind of noise that classes of a run have (`ClientClass.noise`).
+    """Return the kind of noise that classes of a run have (`ClientClass.noise`).
 
     Discrete Laplace noise is accounted by the budget that it keeps, as a user's randomizer is: no
     continuous noise is known to be as good. So is discrete Gaussian noise of a run in which it has
@@ -328,7 +334,8 @@ def _accounted_as(noise: str, scale: Vector, step: Vector) -> str:
 def _clip_share(
     config: Config, budgets: Budgets, mus: Callable[[], Vector], averaged: Vector
 ) -> Vector:
-    """Each client's clip as a share of the largest: 1, or proportional to what its budget buys.
+    """Return each client's clip as a share of the largest: 1, or proportional to what its budget
+    buys.
 
     `averaged` records [clients] share one clip: the average moves by an `averaged`-th of it.
     """
@@ -357,7 +364,7 @@ def _scales(
 
 
 def noise_bits(config: Config) -> int:
-    """Bits of a noise word: 64 if the noise protects real data (docs/concepts/noise.md)."""
+    """Return bits of a noise word: 64 if the noise protects real data (docs/concepts/noise.md)."""
     return 64 if config.run.entropy == "system" else 32
 
 
@@ -367,8 +374,9 @@ def _classes(
     records: NDArray[np.int64],
     totals: Vector | None = None,
 ) -> tuple[ClassTable, NDArray[np.int64]]:
-    """The classes of clients with these columns [clients], in the order of `class_table.COLUMNS`,
-    and which of them each client is in. Clients of different `totals` are in different classes."""
+    """Return the classes of clients with these columns [clients], in the order of
+    `class_table.COLUMNS`, and which of them each client is in. Clients of different `totals` are in
+    different classes."""
     rows = distinct_rows(*columns, records, *(() if totals is None else (totals,)))
     classes = ClassTable.of_columns(
         np.full(len(rows.first), NOISE_KINDS.index(noise), dtype=np.int8),

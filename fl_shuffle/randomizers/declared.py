@@ -20,16 +20,16 @@ class Declared(LocalRandomizer):
     that ran in the client's own training (`privacy.declared_sigma`, `declared_steps`)."""
 
     def bound(self) -> FloatArray:
-        """The public length of an update."""
+        """Return the public length of an update."""
         return self.radius
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """The update itself."""
+        """Return the update itself."""
         return means.astype(np.float64)
 
 
 def declared_sensitivity(clip: float, steps: int) -> float:
-    """How far one replaced record moves all that a client's steps add noise to, at most.
+    """Return how far one replaced record moves all that a client's steps add noise to, at most.
 
     A step adds noise of standard deviation sigma to a sum of gradients of length at most `clip`,
     which a replaced record moves by 2 clip; `steps` of them, each chosen after the last one, are as

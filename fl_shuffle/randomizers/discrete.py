@@ -41,19 +41,19 @@ class DiscreteGaussian(LocalRandomizer):
         return np.asarray(LARGEST * self.step, dtype=np.float64)
 
     def grid(self) -> FloatArray:
-        """`step`."""
+        """Return `step`."""
         return self.step
 
     def largest(self) -> FloatArray:
-        """The bound: it lies on the grid."""
+        """Return the bound: it lies on the grid."""
         return self.bound()
 
     def drawn(self, words: Words, scale: int, count: int) -> Integers:
-        """Noise in steps, int64 [count]."""
+        """Return noise in steps, int64 [count]."""
         return discrete_gaussian(words, scale, count)
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """Whole steps throughout; every client's noise is a stream of its own."""
+        """Add noise in whole steps throughout; every client's noise is a stream of its own."""
         step = self.step[clients]
         scale = (self.scale[clients] / step).astype(np.int64)
         steps = np.trunc(means.astype(np.float64) / step[:, None])
@@ -68,7 +68,7 @@ class DiscreteLaplace(DiscreteGaussian):
     norm = 1
 
     def drawn(self, words: Words, scale: int, count: int) -> Integers:
-        """Noise in steps, int64 [count]."""
+        """Return noise in steps, int64 [count]."""
         return discrete_laplace(words, scale, count)
 
 

@@ -49,7 +49,8 @@ WORDS_PER_TILE = 3 << 15
 
 
 def largest_variate(law: str, bits: int = 32) -> float:
-    """The largest absolute value of a standard variate of `law` drawn from `bits`-bit words."""
+    """Return the largest absolute value of a standard variate of `law` drawn from `bits`-bit
+    words."""
     require_choice("law", law, LAWS)
     _require_bits(bits)
     exponent = bits * math.log(2.0)
@@ -160,7 +161,7 @@ class NoiseStream:
         self._layout = TileLayout.of(self.dimension, self.bits)
 
     def rows(self, law: str, client_ids: Sequence[int] | NDArray[np.int64]) -> FloatArray:
-        """Standard variates of any clients, in their order, float64 [len(client_ids), d]."""
+        """Return standard variates of any clients, in their order, float64 [len(client_ids), d]."""
         require_choice("law", law, LAWS)
         ids = self._ids(client_ids)
         drawn = torch.zeros((len(ids), self.dimension), device=self.device)
@@ -168,7 +169,7 @@ class NoiseStream:
         return np.asarray(drawn.cpu().double().numpy())
 
     def uniform(self, client_ids: Sequence[int] | NDArray[np.int64], count: int) -> FloatArray:
-        """`count` numbers in (0, 1) for each client, float64 [len(client_ids), count].
+        """Return `count` numbers in (0, 1) for each client, float64 [len(client_ids), count].
 
         Odd multiples of 2^-54; a stream of its own for each client and count.
         """
@@ -185,7 +186,7 @@ class NoiseStream:
         scale: float | NDArray[np.float64],
         step: float | NDArray[np.float64],
     ) -> torch.Tensor:
-        """In place: values <- round_to_multiple(values + scale * noise, step), rowwise.
+        """Set values to round_to_multiple(values + scale * noise, step) in place, rowwise.
 
         `values` is float32 [K, d], of K `clients`.
         `scale` and `step` are numbers or arrays [K]; each step is a power of two
@@ -208,12 +209,13 @@ class NoiseStream:
         return values
 
     def numpy_generator(self, client: int) -> np.random.Generator:
-        """A generator of this key and client alone, for randomizers that are not plain noise."""
+        """Return a generator of this key and client alone, for randomizers that are not plain
+        noise."""
         entropy = self._derive(f"generator {require_integer('client', client, minimum=0)}")
         return np.random.Generator(np.random.PCG64(int.from_bytes(entropy, "big")))
 
     def words_key(self, client: int) -> bytes:
-        """16 bytes of this key and client alone, for exact samplers (`samplers.Words`)."""
+        """Return 16 bytes of this key and client alone, for exact samplers (`samplers.Words`)."""
         return self._derive(f"words {require_integer('client', client, minimum=0)}")
 
     def _ids(self, client_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -269,7 +271,7 @@ def _draw_on_cpu(
     scales: FloatArray,
     steps: FloatArray,
 ) -> None:
-    """target <- round(target + scale * noise, step), not rounded where steps are zero."""
+    """Set target to round(target + scale * noise, step), not rounded where steps are zero."""
     from fl_shuffle.randomizers.noise_loops import LOOPS
 
     layout = words.layout
@@ -297,8 +299,8 @@ def _draw_on_cpu(
 
 
 def _flat(part: NDArray[np.float32]) -> tuple[NDArray[np.float32], int, int]:
-    """A piece [k, n] of longer rows, and all between its first and last number: as one array, with
-    the distance of two rows in it, and n."""
+    """Return a piece [k, n] of longer rows, and all between its first and last number: as one
+    array, with the distance of two rows in it, and n."""
     (count, columns), stride = part.shape, part.strides[0] // part.itemsize
     length = (count - 1) * stride + columns
     return np.lib.stride_tricks.as_strided(part, (length,), (part.itemsize,)), stride, columns
@@ -307,8 +309,8 @@ def _flat(part: NDArray[np.float32]) -> tuple[NDArray[np.float32], int, int]:
 def draw_on_device(
     law: str, seeds: Sequence[int], target: torch.Tensor, scales: FloatArray, steps: FloatArray
 ) -> None:
-    """The same with the device's own generator, seeded for each row, cut at what 32-bit words
-    reach."""
+    """Draw as `_draw_on_cpu` with the device's own generator, seeded for each row, cut at what
+    32-bit words reach."""
     generator, limit = torch.Generator(target.device), largest_variate(law)
     for row, seed, scale, step in zip(target, seeds, scales.tolist(), steps.tolist(), strict=True):
         generator.manual_seed(seed)

@@ -39,7 +39,7 @@ _lock = threading.Lock()
 
 @cache
 def _numbers() -> Any:
-    """Numbers of 400 bits; few runs need one, and loading them takes a while."""
+    """Return numbers of 400 bits; few runs need one, and loading them takes a while."""
     import mpmath
 
     numbers = mpmath.mp.clone()
@@ -48,7 +48,8 @@ def _numbers() -> Any:
 
 
 def coarse(words: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Words whose uniform is below 2^-23 or above 1 - 2^-20: a double sees too little of them."""
+    """Return words whose uniform is below 2^-23 or above 1 - 2^-20: a double sees too little of
+    them."""
     places = np.where(words < 0, ~words, words)
     return np.asarray((places < _LOW) | (places >= _HIGH))
 
@@ -59,13 +60,14 @@ def doubtful(
     scale: NDArray[np.float64],
     step: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Where double precision cannot tell the grid point; sums [k, d], scale and step [k]."""
+    """Return where double precision cannot tell the grid point; sums [k, d], scale and step [k]."""
     sure = step * (0.5 - ROUNDING) - scale * TOLERANCE
     return np.asarray(np.abs(sums - rounded) >= sure[:, None])
 
 
 def more_bits(key: bytes, client: int, tile: int, place: int) -> tuple[int, int]:
-    """256 further bits of each of two uniforms, from the stream's key and the pair's place."""
+    """Return 256 further bits of each of two uniforms, from the stream's key and the pair's
+    place."""
     purpose = f"more bits {client} {tile} {place}".encode()
     digest = hashlib.blake2b(purpose, key=key, digest_size=64, person=b"fl-shuffle exact").digest()
     return int.from_bytes(digest[:32], "big"), int.from_bytes(digest[32:], "big")
@@ -79,7 +81,7 @@ def exact_report(
     more: int,
     angle: tuple[int, int, bool] | None,
 ) -> float:
-    """The grid point nearest to mean + scale * ideal variate.
+    """Return the grid point nearest to mean + scale * ideal variate.
 
     `first`, `more`: the word of the size and its further bits. `angle` is (word, further bits,
     whether the sine is taken) for a normal variate, None for a Laplace variate.
@@ -118,7 +120,8 @@ class Source:
     def exactly(
         self, law: str, mean: float, scale: float, step: float, row: int, place: int
     ) -> float:
-        """The report of one coordinate of a row, `exact_report` of its words and further bits."""
+        """Return the report of one coordinate of a row, `exact_report` of its words and further
+        bits."""
         if law == "laplace":
             pair, is_sine = place, False
         else:
@@ -130,7 +133,8 @@ class Source:
 
 
 def variates(law: str, words: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard variates [k, w] in double precision: of normal ones the cosines, then the sines."""
+    """Return standard variates [k, w] in double precision: of normal ones the cosines, then the
+    sines."""
     uniform = torch.from_numpy(words.astype(np.float64)).mul_(2.0**-63).add_(2.0**-64)
     if law == "laplace":
         found = uniform.abs().log_().neg_().copysign_(uniform)
@@ -148,8 +152,8 @@ def add(
     scale: NDArray[np.float64],
     step: NDArray[np.float64],
 ) -> None:
-    """rows [k, n] <- the grid points of rows + scale [k] times noise, as the ideal noise has them;
-    without a step (zeros) noise is only added."""
+    """Set rows [k, n] to the grid points of rows + scale [k] times noise, as the ideal noise has
+    them; without a step (zeros) noise is only added."""
     columns = rows.shape[1]
     sums = rows + scale[:, None] * variates(law, source.words)[:, :columns]
     if not step[0] > 0.0:

@@ -50,7 +50,7 @@ EIGHTH, QUARTER, WITHIN_QUARTER = word(2**29), word(2**30), word(2**30 - 1)
 
 @inlined
 def logarithm(u: Any) -> Any:
-    """ln u of positive numbers that are not denormal."""
+    """Return ln u of positive numbers that are not denormal."""
     bits = bits_of(u)
     exponent = word(word(bits - ROOT_HALF) >> MANTISSA_BITS)
     v = float_of(word(bits - word(exponent << MANTISSA_BITS))) - ONE
@@ -63,7 +63,7 @@ def logarithm(u: Any) -> Any:
 
 @inlined
 def _uniform(value: Any) -> Any:
-    """(W + 1/2) 2^-31, in (-1, 1) but for rounding to the ends."""
+    """Return (W + 1/2) 2^-31, in (-1, 1) but for rounding to the ends."""
     return real(value) * UNIT + HALF_UNIT
 
 
@@ -74,7 +74,7 @@ def _magnitude(value: Any) -> Any:
 
 @inlined
 def cosine_and_sine(value: Any) -> Any:
-    """cos and sin of pi W 2^-31."""
+    """Return cos and sin of pi W 2^-31."""
     # Eighths of a turn around 0, 1/4, 1/2, 3/4 of one; sums of words wrap around like angles.
     turned = word(value + EIGHTH)
     t = real(word(word(turned & WITHIN_QUARTER) - EIGHTH)) * ANGLE
@@ -94,7 +94,8 @@ def cosine_and_sine(value: Any) -> Any:
 def _add_normal(
     words: Any, flat: Any, first: int, stride: int, columns: int, scale: Any, magic: Any
 ) -> None:
-    """Rows [k, columns] <- round(rows + scale * normal): Box-Muller of the k rows of words [k, w].
+    """Set rows [k, columns] to round(rows + scale * normal): Box-Muller of the k rows of words [k,
+    w].
 
     The first half of a row of words gives radii, the other half angles, and w >= columns variates:
     the cosines, then the sines. Row k begins at flat[first + k stride]; scale, magic: [k], and
@@ -126,7 +127,7 @@ def _add_normal(
 def _add_laplace(
     words: Any, flat: Any, first: int, stride: int, columns: int, scale: Any, magic: Any
 ) -> None:
-    """The same with Laplace variates: |ln U| with the word's sign."""
+    """Add as `_add_normal` with Laplace variates: |ln U| with the word's sign."""
     for row in range(words.shape[0]):
         size, grid = scale[row], magic[row]
         start = first + row * stride

@@ -69,7 +69,8 @@ def try_randomizer(local: LocalRandomizer, dimension: int, name: str) -> None:
 
 
 def _made_up_means(local: LocalRandomizer, dimension: int) -> tuple[Ids, np.ndarray]:
-    """Some clients in ascending order, and a mean for each, as long as it may be or shorter."""
+    """Return some clients in ascending order, and a mean for each, as long as it may be or
+    shorter."""
     count = len(local.radius)
     few = max(2, min(POOL, NUMBERS // dimension))
     clients = np.unique(np.linspace(0, count - 1, few).round().astype(np.int64))

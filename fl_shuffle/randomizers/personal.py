@@ -35,7 +35,7 @@ class NoiseSource:
 
     @classmethod
     def of(cls, config: Config) -> NoiseSource:
-        """The source that the settings ask for."""
+        """Return the source that the settings ask for."""
         seed = config.run.seed if config.run.entropy == "seeded" else None
         return cls(seed, noise_bits(config))
 
@@ -45,7 +45,7 @@ class NoiseSource:
         return self._seeds is None
 
     def stream(self, round_number: int, rows: Tensor, batch: int = 0) -> NoiseStream:
-        """Noise for rows [k, d] of a round's batch of that number."""
+        """Return noise for rows [k, d] of a round's batch of that number."""
         seeds, others = self._seeds, [batch] if batch else []
         key = os.urandom(KEY_BYTES) if seeds is None else seeds.key(round_number, "noise", *others)
         return NoiseStream(key, rows.shape[1], bits=self._bits, device=rows.device)
@@ -92,5 +92,6 @@ class PersonalRandomizer:
 def make_randomizer(
     config: Config, plan: Calibration, source: NoiseSource | None = None
 ) -> Randomizer:
-    """The randomizer that the settings ask for, with their noise unless a `source` is given."""
+    """Return the randomizer that the settings ask for, with their noise unless a `source` is
+    given."""
     return PersonalRandomizer(plan.local, source or NoiseSource.of(config), plan.reports_per_round)

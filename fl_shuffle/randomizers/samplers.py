@@ -35,12 +35,12 @@ class Words:
         self._cipher = Cipher(AES(key), CTR(bytes(16))).encryptor()
 
     def draw(self, count: int) -> Integers:
-        """The next `count` words, int64 [count] in 0 .. 2^63 - 1."""
+        """Return the next `count` words, int64 [count] in 0 .. 2^63 - 1."""
         raw = np.frombuffer(self._cipher.update(bytes(8 * count)), dtype="<u8")
         return (raw >> np.uint64(1)).astype(np.int64)
 
     def below(self, bounds: Integers) -> Integers:
-        """Exactly uniform in 0 .. bounds - 1, elementwise; bounds in [1, 2^62].
+        """Return numbers exactly uniform in 0 .. bounds - 1, elementwise; bounds in [1, 2^62].
 
         Words beyond the largest multiple of a bound are drawn again.
         """
@@ -55,7 +55,7 @@ class Words:
 
 
 def bernoulli_exp(words: Words, numerator: Integers, denominator: Integers) -> Mask:
-    """True with probability exp(-numerator/denominator) exactly, elementwise.
+    """Return True with probability exp(-numerator/denominator) exactly, elementwise.
 
     numerator >= 0, denominator in [1, 2^50]. (Algorithm 1.)
     """
@@ -76,7 +76,7 @@ def bernoulli_exp(words: Words, numerator: Integers, denominator: Integers) -> M
 
 
 def _below_one(words: Words, numerator: Integers, denominator: Integers) -> Mask:
-    """The same for numerator <= denominator: the first k for which an event of probability
+    """Return the same for numerator <= denominator: the first k for which an event of probability
     numerator/(k denominator) does not happen is odd."""
     odd = np.ones(len(numerator), dtype=bool)
     waiting = np.arange(len(numerator))
@@ -90,7 +90,7 @@ def _below_one(words: Words, numerator: Integers, denominator: Integers) -> Mask
 
 
 def discrete_laplace(words: Words, scale: int, count: int) -> Integers:
-    """`count` variates with P(x) proportional to exp(-|x|/scale), int64 [count].
+    """Return `count` variates with P(x) proportional to exp(-|x|/scale), int64 [count].
 
     `scale` in [1, 2^20] steps. (Algorithm 2, for a whole scale.)
     """
@@ -99,7 +99,7 @@ def discrete_laplace(words: Words, scale: int, count: int) -> Integers:
 
 
 def discrete_gaussian(words: Words, scale: int, count: int) -> Integers:
-    """`count` variates with P(x) proportional to exp(-x^2/(2 scale^2)), int64 [count].
+    """Return `count` variates with P(x) proportional to exp(-x^2/(2 scale^2)), int64 [count].
 
     `scale` in [1, 2^20] steps. (Algorithm 3, with a Laplace variate of the same scale.)
     """
@@ -115,7 +115,7 @@ def discrete_gaussian(words: Words, scale: int, count: int) -> Integers:
 
 
 def _accepted(count: int, candidates: object) -> Integers:
-    """The first `count` of the accepted candidates, which come in a random number."""
+    """Return the first `count` of the accepted candidates, which come in a random number."""
     assert callable(candidates)
     parts: list[Integers] = []
     missing = count
@@ -127,7 +127,7 @@ def _accepted(count: int, candidates: object) -> Integers:
 
 
 def _laplace_candidates(words: Words, scale: int, size: int) -> Integers:
-    """Some discrete Laplace variates, fewer than `size`."""
+    """Return some discrete Laplace variates, fewer than `size`."""
     scales = np.full(size, scale)
     place = words.below(scales)
     place = place[bernoulli_exp(words, place, scales)]

@@ -60,7 +60,8 @@ class SeedTree:
         return f"SeedTree(seed={self.seed})"
 
     def key(self, *path: int | str) -> bytes:
-        """The 256-bit key of `path`. Raises `InvalidValueError` on an empty or ill-typed path."""
+        """Return the 256-bit key of `path`. Raises `InvalidValueError` on an empty or ill-typed
+        path."""
         return self._derive(_NODE, path)
 
     def _derive(self, use: bytes, path: tuple[int | str, ...]) -> bytes:
@@ -69,14 +70,14 @@ class SeedTree:
         return _blake2b(b"".join(map(_encode, path)), key=self._root, person=use)
 
     def child(self, *path: int | str) -> SeedTree:
-        """The subtree below `path`; its keys are independent of this tree's own."""
+        """Return the subtree below `path`; its keys are independent of this tree's own."""
         tree = SeedTree.__new__(SeedTree)
         tree.seed = self.seed
         tree._root = self._derive(_CHILD, path)
         return tree
 
     def numpy_generator(self, *path: int | str) -> np.random.Generator:
-        """A fresh PCG64 generator seeded by the 256-bit key of `path`."""
+        """Return a fresh PCG64 generator seeded by the 256-bit key of `path`."""
         entropy = int.from_bytes(self._derive(_NUMPY, path), "big")
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
@@ -86,7 +87,7 @@ def _blake2b(data: bytes, *, person: bytes, key: bytes = b"") -> bytes:
 
 
 def _encode(step: int | str) -> bytes:
-    """Prefix-free bytes of one step: a type tag, a length, the value."""
+    """Return prefix-free bytes of one step: a type tag, a length, the value."""
     if isinstance(step, str):
         body = step.encode()
         return b"s" + len(body).to_bytes(8, "big") + body

@@ -111,19 +111,22 @@ class PlannedReports:
         return arrived - max(1, honest_reports(self.honest, arrived) - self.absent)
 
     def of_a_round(self, epsilon: Vector) -> Vector:
-        """The Gaussian-DP parameter of each of `rounds` equal rounds that spend `epsilon`."""
+        """Return the Gaussian-DP parameter of each of `rounds` equal rounds that spend
+        `epsilon`."""
         found: Vector = gaussian_mus(epsilon, np.full(len(epsilon), self.delta))
         return found / math.sqrt(self.rounds)
 
     def alone(self) -> Vector:
-        """The mu of one report with which its noise alone spends the total, shape (classes,)."""
+        """Return the mu of one report with which its noise alone spends the total, shape
+        (classes,)."""
         totals = np.array(self.totals)
         if self.noise != "laplace":
             return self.of_a_round(totals)
         return np.array([self._laplace_alone(total) for total in self.totals])
 
     def _laplace_alone(self, total: float) -> float:
-        """Pure budgets add up; at delta they cost less, by the composition that is counted."""
+        """Return what pure budgets add up to; at delta they cost less, by the composition that is
+        counted."""
         low, high = total / self.rounds, total
         for _ in range(HALVINGS if self.rounds > 1 else 0):
             middle = math.sqrt(low * high)
@@ -203,7 +206,7 @@ class Certified:
         return np.array([local_epsilon(law, asked.rounds, asked.delta) for law in laws])
 
     def _kinds(self, mu: Vector) -> dict[int, AnyRound]:
-        """What a round of those planned is to each class that it hides."""
+        """Return what a round of those planned is to each class that it hides."""
         asked = self._asked
         class_of = np.repeat(np.arange(len(mu)), asked.counts)
         view = ShuffledView(

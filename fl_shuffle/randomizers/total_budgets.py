@@ -36,7 +36,7 @@ total to a scale and back: inverse profiles and sums of squares (each below 1e-9
 
 
 def silent(text: str) -> None:
-    """Nobody listens."""
+    """Ignore the text: nobody listens."""
 
 
 def report_budgets(
@@ -156,7 +156,8 @@ def solved_totals(config: Config, totals: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def solved_words(config: Config, totals: NDArray[np.float64]) -> str:
-    """What rounding totals down to levels costs, in words; empty where nothing is rounded."""
+    """Return what rounding totals down to levels costs, in words; empty where nothing is
+    rounded."""
     lost = 1.0 - solved_totals(config, totals) / totals
     if not lost.any():
         return ""
@@ -208,7 +209,7 @@ def expected_reports(config: Config, asked: int) -> int:
 
 
 def _share_of(share: float, clients: int) -> int:
-    """A share of 0.93 of 100 clients is 93 of them, whatever the product rounds to."""
+    """Return a share of 0.93 of 100 clients is 93 of them, whatever the product rounds to."""
     return math.floor(share * clients * (1.0 + 1e-12))
 
 
@@ -263,7 +264,7 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
 
 
 def _unsolved_randomizer(name: str, *, summed: bool) -> str:
-    """Why totals are not solved for with this randomizer; empty where they are."""
+    """Return why totals are not solved for with this randomizer; empty where they are."""
     if name == "gaussian" or (name == "laplace" and not summed):
         return ""
     if name == "declared":

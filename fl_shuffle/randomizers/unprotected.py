@@ -19,16 +19,16 @@ class NoRandomizer(LocalRandomizer):
     """The update itself, on a grid that is as fine as exact sums of all clients' reports allow."""
 
     def bound(self) -> FloatArray:
-        """The length at which updates are cut."""
+        """Return the length at which updates are cut."""
         return self.radius
 
     def grid(self) -> FloatArray:
-        """[clients]: one step for all, the smallest power of two of which n reports add up to less
-        than 2^53."""
+        """Return [clients]: one step for all, the smallest power of two of which n reports add up
+        to less than 2^53."""
         # 2^ceil(log2 n) >= n, and one bit more for the margin in `largest`.
         reports = int(np.ceil(np.log2(len(self.radius)))) + 1
         return np.ldexp(self.radius, reports - FLOAT64)
 
     def randomize(self, means: NDArray[np.float32], clients: Ids, noise: Noise) -> FloatArray:
-        """The update itself."""
+        """Return the update itself."""
         return means.astype(np.float64)

@@ -43,8 +43,8 @@ class Curve:
         asked: str,
         randomizer: str | None = None,
     ) -> Curve | str:
-        """The numbers (`asked`: epsilon or delta) of these answers; where all are refusals the
-        first one's text."""
+        """Return the numbers (`asked`: epsilon or delta) of these answers; where all are refusals
+        the first one's text."""
         given = [each for each in answers if isinstance(each, Guarantee)]
         refused = [" ".join(str(each).split()) for each in answers if each not in given]
         if not given:
@@ -68,7 +68,7 @@ class Curve:
 
 
 def name_of(method: str, randomizer: str | None) -> str:
-    """The name of one curve in tables, legends, and refusals."""
+    """Return the name of one curve in tables, legends, and refusals."""
     return method if randomizer is None else f"{randomizer}: {method}"
 
 
@@ -83,8 +83,8 @@ def curves_figure(axis: str, values: Vector, y_label: str, curves: Sequence[Curv
 
 
 def require_ending(path: Path) -> str:
-    """What the file's name says that it is. Raises `ConfigError` for another ending, or where no
-    folder could hold the file."""
+    """Return what the file's name says that it is. Raises `ConfigError` for another ending, or
+    where no folder could hold the file."""
     form = path.suffix.lower().removeprefix(".")
     if form not in ENDINGS:
         raise ConfigError(f"--plot {path}: the name must end in {', '.join(ENDINGS)}")

@@ -93,8 +93,8 @@ def colours() -> dict[str, str]:
 
 
 def inline(figure: Figure, name: str) -> str:
-    """The figure, called `name` in its page, without its legend: the inside of an SVG element whose
-    `VIEW` is that of every figure.
+    """Return the figure, called `name` in its page, without its legend: the inside of an SVG
+    element whose `VIEW` is that of every figure.
 
     Colors are names of the page's style sheet, which follow it in the dark and on paper. Text is
     escaped.
@@ -112,7 +112,7 @@ def inline(figure: Figure, name: str) -> str:
 
 
 def write_picture(figure: Figure, path: Path) -> None:
-    """One figure as the picture that the file's ending names; its owner alone may read it.
+    """Write one figure as the picture that the file's ending names; its owner alone may read it.
 
     Raises `RunError` if it cannot be written.
     """
@@ -125,7 +125,7 @@ def write_picture(figure: Figure, path: Path) -> None:
 
 
 def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Path]:
-    """Every figure of the page as a file of its own in `folder`: a picture, or its numbers.
+    """Return every figure of the page as a file of its own in `folder`: a picture, or its numbers.
 
     Returns where they are. Raises `RunError` where nothing can be written.
     """
@@ -169,7 +169,8 @@ def drawn_in_style() -> Iterator[None]:
 
 
 def _style(salt: str) -> Any:
-    """Matplotlib settings of every figure; `salt` makes the names inside an SVG file unique."""
+    """Return Matplotlib settings of every figure; `salt` makes the names inside an SVG file
+    unique."""
     ink, quiet, rule = (colours()[name] for name in ("ink", "quiet", "rule"))
     return {
         "font.size": 10, "legend.fontsize": 8.5, "axes.spines.top": False, "axes.grid": True,
@@ -224,7 +225,7 @@ def _canvas(figure: Figure, *, legend: bool) -> Canvas:
 
 
 def _scale(axes: Any, figure: Figure, name: str) -> None:
-    """Few round labels; whole ones on an axis that counts."""
+    """Set few round labels; whole ones on an axis that counts."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     axis = getattr(axes, f"{name}axis")

@@ -28,7 +28,7 @@ LABELS = {
 
 
 def _labels(run: RunRecord) -> dict[str, str]:
-    """The same of a run: what clients declare is no proof."""
+    """Return the same of a run: what clients declare is no proof."""
     if run.config["privacy"]["randomizer"] != "declared":
         return LABELS
     return {**LABELS, "local": "local, as declared by the clients"}
@@ -75,7 +75,7 @@ class PlotLine:
         cls, kind: str, label: str, x: ArrayLike, y: ArrayLike, spread: ArrayLike | None = None,
         *, steps: bool = False,
     ) -> PlotLine:  # fmt: skip
-        """Without the points that are not finite (None is none)."""
+        """Return a line without the points that are not finite (None is none)."""
         across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
         kept = np.isfinite(across) & np.isfinite(up)
         wide = None if spread is None else np.asarray(spread, dtype=np.float64)[kept]
@@ -101,8 +101,8 @@ class Figure:
     client: int | None = None
 
     def shown(self) -> list[PlotLine]:
-        """The lines to draw: those that coincide as one with all their names; highest first, by
-        where they end, as the eye meets them."""
+        """Return the lines to draw: those that coincide as one with all their names; highest first,
+        by where they end, as the eye meets them."""
         found = list[PlotLine]()
         for line in self.lines:
             same = [at for at, other in enumerate(found) if _coincide(other, line)]
@@ -112,13 +112,13 @@ class Figure:
         return sorted(found, key=lambda line: -float(line.y[-1]))
 
     def ratio(self, axis: str) -> float:
-        """How many times the largest positive value on it exceeds the smallest."""
+        """Return how many times the largest positive value on it exceeds the smallest."""
         every = np.concatenate([np.empty(0), *(getattr(line, axis) for line in self.lines)])
         every = every[every > 0.0]
         return float(every.max() / every.min()) if every.size else 1.0
 
     def is_log(self, axis: str) -> bool:
-        """Whether it is logarithmic: a linear one would hide the small values."""
+        """Return whether it is logarithmic: a linear one would hide the small values."""
         return axis in self.stretched and self.ratio(axis) > WIDE
 
     @property
@@ -127,8 +127,8 @@ class Figure:
         return all(np.array_equal(line.x, np.rint(line.x)) for line in self.lines)
 
     def table(self) -> dict[str, list[float]]:
-        """The numbers behind it: one row an x, as often as a line has it; NaN where a line has no
-        point there."""
+        """Return the numbers behind it: one row an x, as often as a line has it; NaN where a line
+        has no point there."""
         rows: dict[tuple[float, int], dict[str, float]] = {}
         names = dict[str, Any]()
         for line in self.lines:
@@ -150,14 +150,14 @@ def _coincide(one: PlotLine, other: PlotLine) -> bool:
 
 
 def thinned(count: int) -> NDArray[np.int64]:
-    """At most about `MOST_POINTS` of all places, the first and the last among them."""
+    """Return at most about `MOST_POINTS` of all places, the first and the last among them."""
     if count <= MOST_POINTS:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64))
 
 
 def run_figures(run: RunRecord) -> list[Figure]:
-    """The figures of one run that released something, in the order of the page."""
+    """Return the figures of one run that released something, in the order of the page."""
     found = [spend_over_rounds(run), clients_over_rounds(run), clients_distribution(run)]
     found += worst_client_curves(run)
     if len(run.accuracy) > 1:
@@ -167,7 +167,8 @@ def run_figures(run: RunRecord) -> list[Figure]:
 
 
 def spend_over_rounds(run: RunRecord) -> Figure:
-    """Cumulative epsilon of the most exposed client after every round, in each column."""
+    """Return the cumulative epsilon of the most exposed client after every round, in each
+    column."""
     at = thinned(len(run.rounds))
     lines, rounds = list[PlotLine](), run.rounds[at]
     labels = {name: (name, label) for name, label in _labels(run).items()}
@@ -183,7 +184,8 @@ def spend_over_rounds(run: RunRecord) -> Figure:
 
 
 def clients_over_rounds(run: RunRecord) -> Figure:
-    """Headline epsilon after rounds: quantiles over all clients, and each followed client."""
+    """Return the headline epsilon after rounds: quantiles over all clients, and each followed
+    client."""
     from fl_shuffle.report.history import QUANTILES
 
     spent = run.quantiles
@@ -199,7 +201,7 @@ def clients_over_rounds(run: RunRecord) -> Figure:
 
 
 def clients_distribution(run: RunRecord) -> Figure:
-    """The share of clients whose own epsilon is at most x, in each proven column."""
+    """Return the share of clients whose own epsilon is at most x, in each proven column."""
     lines = []
     for name, values in run.proven_columns.items():
         # Every value once, with the share of all clients that have at most it.
@@ -214,9 +216,9 @@ def clients_distribution(run: RunRecord) -> Figure:
 
 
 def worst_client_curves(run: RunRecord) -> list[Figure]:
-    """delta against epsilon for the most exposed client, and the type II error that every test of
-    it must have against its type I error: the headline's, and the published GSPA mu's, if there is
-    one."""
+    """Return delta against epsilon for the most exposed client, and the type II error that every
+    test of it must have against its type I error: the headline's, and the published GSPA mu's, if
+    there is one."""
     from scipy.special import ndtr, ndtri
 
     from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
@@ -244,7 +246,8 @@ def worst_client_curves(run: RunRecord) -> list[Figure]:
 
 
 def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[PlotLine]:
-    """Mean and spread of these runs' accuracy after the rounds at which all have it, if any."""
+    """Return the mean and spread of these runs' accuracy after the rounds at which all have it, if
+    any."""
     common = sorted(set.intersection(*(set(run.accuracy) for run in runs)))
     values = np.array([[100.0 * run.accuracy[at] for at in common] for run in runs])
     at = thinned(len(common))

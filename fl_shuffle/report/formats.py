@@ -26,7 +26,8 @@ Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 
 
 def as_text(table: Table, form: str, width: int | None = None) -> str:
-    """The table as `table` (aligned columns, see `aligned`), `csv` or `json` (a list of objects).
+    """Return the table as `table` (aligned columns, see `aligned`), `csv` or `json` (a list of
+    objects).
 
     Numbers that do not exist are `-`, empty, and null; infinity is the text `inf`.
     """
@@ -42,7 +43,7 @@ def as_text(table: Table, form: str, width: int | None = None) -> str:
 
 
 def rows(table: Table) -> Iterator[tuple[Any, ...]]:
-    """The rows, with None for numbers that do not exist, and infinity as the text `inf`."""
+    """Return the rows, with None for numbers that do not exist, and infinity as the text `inf`."""
     return zip(*map(_cells, table.values()), strict=True)
 
 
@@ -55,7 +56,7 @@ def _cells(values: NDArray[Any] | Sequence[Any]) -> list[Any]:
 
 
 def numeric(table: Table) -> list[bool]:
-    """Which columns hold numbers alone (None: there is none)."""
+    """Return which columns hold numbers alone (None: there is none)."""
     kinds = [set(map(type, _plain(values))) - {type(None)} for values in table.values()]
     return [bool not in own and all(issubclass(each, int | float) for each in own) for own in kinds]
 
@@ -65,7 +66,7 @@ def _plain(values: NDArray[Any] | Sequence[Any]) -> list[Any]:
 
 
 def aligned(lines: Iterable[Iterable[str]], width: int | None = None) -> list[str]:
-    """Rows of cells, the heads first, as lines with columns two blanks apart.
+    """Return rows of cells, the heads first, as lines with columns two blanks apart.
 
     Columns that do not fit into `width` characters (None: any number will do) follow below, the
     first column before them again.
@@ -118,7 +119,8 @@ def make_folder(path: Path) -> None:
 
 
 def short(value: Any) -> str:
-    """Numbers that are not whole with four significant digits; `-` for what does not exist."""
+    """Return numbers that are not whole with four significant digits; `-` for what does not
+    exist."""
     if value is None:
         return "-"
     if not isinstance(value, float):

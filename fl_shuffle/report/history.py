@@ -37,18 +37,20 @@ class SpendHistory:
     holds as declared, and nothing else is claimed. A round that was attempted again after a crash
     counts every attempt that may have been released.
 
+    T is the number of rounds in which something was released, n the number of clients.
+
     Parameters
     ----------
-    round_numbers : array of int, shape (rounds,)
+    round_numbers : array of int, shape (T,)
         Rounds in which something was released, increasing.
-    clients : array of int, shape (clients,)
+    clients : array of int, shape (n,)
         Numbers of the clients in the ledger.
-    num_reports : array of int, shape (rounds, clients)
+    num_reports : array of int, shape (T, n)
         How many times the client's reports of this round were released: 0 where it was absent, 1,
         or more after attempts that were repeated.
-    rounds : array of int, shape (rounds, clients)
+    rounds : array of int, shape (T, n)
         The same, added up to this round: rounds that the client took part in.
-    shuffled, sum, local : array of float, shape (rounds, clients)
+    shuffled, sum, local : array of float, shape (T, n)
         Epsilon of the client in each column; NaN where the column says nothing.
     headline : str
         The column that matches what the run releases: `shuffled`, `sum`, or `local`; `none` in a
@@ -191,10 +193,10 @@ def spend_quantiles(run: RunRecord, clients: Sequence[int] = ()) -> SpendQuantil
 def _snapshots(
     run: RunRecord, clients: Numbers | slice, at: Numbers | None = None
 ) -> tuple[list[int], Iterator[tuple[int, ClientTotals]]]:
-    """Return the rounds in which something left, and (row, totals of these clients after it) for
-    the rows `at` (None: each).
+    """Return the rounds in which something left, and some clients' totals after some of them.
 
-    A sequential round that was reserved and not (yet) committed is one of them: it may have left.
+    The second yields (row, totals) for the rows `at` (None: each). A sequential round that was
+    reserved and not (yet) committed is one of them: it may have left.
     """
     last = {number: place for place, (number, *_) in enumerate(run.attempts)}
     numbers = sorted(last)

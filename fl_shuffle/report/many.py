@@ -45,8 +45,8 @@ Configuration = Mapping[str, Mapping[str, Any]]
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Every run directory at or below these folders, by name. Raises `RunError` if there is none,
-    or a folder does not exist."""
+    """Return every run directory at or below these folders, by name. Raises `RunError` if there is
+    none, or a folder does not exist."""
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -59,8 +59,9 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[str, list[Any]]:
-    """One row a run: folder, state, clients, rounds, accuracy, the reported epsilon (nats, worst
-    client) and the local one, delta, unit; of an unfinished run as they stand in its ledger so far.
+    """Return one row a run: folder, state, clients, rounds, accuracy, the reported epsilon (nats,
+    most exposed client) and the local one, delta, unit; of an unfinished run as they stand in its
+    ledger so far.
 
     `with_settings`: also the settings that are not the same in all of them. Raises `RunError` for
     a run whose files make no sense.
@@ -85,7 +86,8 @@ def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[st
 def differences(
     configs: Sequence[Configuration], ignored: Iterable[str] = NOT_COMPARED
 ) -> dict[str, list[Any]]:
-    """Setting -> its value in each configuration, for settings that are not the same in all."""
+    """Return setting -> its value in each configuration, for settings that are not the same in
+    all."""
     flat = [settings_of(config) for config in configs]
     found = {
         key: [each.get(key) for each in flat]
@@ -96,7 +98,7 @@ def differences(
 
 
 def seed_groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Runs that differ in nothing but their seed, together, in the order given."""
+    """Return runs that differ in nothing but their seed, together, in the order given."""
     other = differences([run.config for run in runs], (*NOT_COMPARED, SEED))
     found: dict[str, list[RunRecord]] = {}
     for number, run in enumerate(runs):
@@ -106,14 +108,15 @@ def seed_groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 
 def mean_and_spread(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation of the numbers among these; None where too few are."""
+    """Return the mean and sample standard deviation of the numbers among these; None where too few
+    are."""
     found = [value for value in values if value is not None]
     mean = statistics.fmean(found) if found else None
     return mean, statistics.stdev(found) if len(found) > 1 else None
 
 
 def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
-    """What the runs spent, and their accuracy, in one figure each."""
+    """Return what the runs spent, and their accuracy, in one figure each."""
     spent, measured = list[PlotLine](), list[PlotLine]()
     for number, run in enumerate(runs):
         at = thinned(len(run.rounds))
@@ -131,7 +134,7 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
 
 
 def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any]:
-    """The overview of several runs: tables as columns, figures."""
+    """Return the overview of several runs: tables as columns, figures."""
     names = [f"{number}: {run.name}" for number, run in enumerate(runs, start=1)]
     accuracy = {id(run): 100.0 * run.accuracy[max(run.accuracy)] for run in runs if run.accuracy}
     reported = [None if run.spend is None else run.spend.headline for run in runs]
@@ -167,8 +170,8 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
 
 
 def _operators_grade(run: RunRecord, policy: Policy) -> str:
-    """What the policy says of the epsilon against the operator of a server that shuffles; `-` where
-    another party does."""
+    """Return what the policy says of the epsilon against the operator of a server that shuffles;
+    `-` where another party does."""
     from fl_shuffle.report.meaning import who_looks
 
     looks = [] if run.spend is None else who_looks(run, policy)
@@ -177,7 +180,8 @@ def _operators_grade(run: RunRecord, policy: Policy) -> str:
 
 
 def sweep_table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """A table of a sweep as it is shown: accuracies in percent, under the names of its page."""
+    """Return a table of a sweep as it is shown: accuracies in percent, under the names of its
+    page."""
     return {
         HEADS.get(name, name.removesuffix("_epsilon")): [
             100.0 * value if name in PERCENT and value is not None else value for value in values
@@ -227,7 +231,8 @@ def sweep_figure(sweep: SweepResult) -> Figure | None:
 def _without_privacy(
     sweep: SweepResult, across: NDArray[np.float64], number: int
 ) -> Iterator[PlotLine]:
-    """Level lines, over all of the axis, at the accuracies of runs whose epsilon is infinite."""
+    """Yield level lines, over all of the axis, at the accuracies of runs whose epsilon is
+    infinite."""
     ends = np.array([0.8 * across.min(), 1.25 * across.max()])
     for epsilon, accuracy, spread in zip(
         *(sweep.table[name] for name in ("epsilon", "accuracy", "accuracy_sd")), strict=True
@@ -239,12 +244,13 @@ def _without_privacy(
 
 
 def _or_zero(spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A combination with a single seed has no spread."""
+    """Return zero for no spread: a combination with a single seed has none."""
     return np.nan_to_num(spread)
 
 
 def _longest_numeric(sweep: SweepResult, rows: Sequence[int]) -> str:
-    """The swept setting with the most values, all of them numbers; empty if there is none."""
+    """Return the swept setting with the most values, all of them numbers; empty if there is
+    none."""
     counts = {}
     for key in sweep.settings:
         values = [sweep.table[key][row] for row in rows]
@@ -254,7 +260,8 @@ def _longest_numeric(sweep: SweepResult, rows: Sequence[int]) -> str:
 
 
 def _moves_epsilon(sweep: SweepResult, rows: Sequence[int]) -> str:
-    """The swept setting that changes epsilon most, the others being equal; the last of equals."""
+    """Return the swept setting that changes epsilon most, the others being equal; the last of
+    equals."""
     epsilon = np.array(sweep.table["epsilon"], dtype=np.float64)
     return max(
         sweep.settings[::-1],
@@ -264,7 +271,7 @@ def _moves_epsilon(sweep: SweepResult, rows: Sequence[int]) -> str:
 
 
 def _groups(sweep: SweepResult, rows: Sequence[int], along: str) -> dict[str, list[int]]:
-    """The rows of the table in groups that differ in nothing but the setting `along`."""
+    """Return the rows of the table in groups that differ in nothing but the setting `along`."""
     found: dict[str, list[int]] = {}
     others = [key for key in sweep.settings if key != along]
     for row in rows:

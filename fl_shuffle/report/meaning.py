@@ -27,7 +27,7 @@ class Policy:
 
     @classmethod
     def parse(cls, text: str) -> Policy:
-        """`STRONG,MODERATE`. Raises `InvalidValueError` unless 0 < STRONG <= MODERATE."""
+        """Parse `STRONG,MODERATE`. Raises `InvalidValueError` unless 0 < STRONG <= MODERATE."""
         try:
             strong, moderate = map(float, text.split(","))
         except ValueError:
@@ -38,7 +38,7 @@ class Policy:
         return cls(strong, moderate)
 
     def grade(self, epsilon: float) -> str:
-        """`strong`, `moderate` or `weak`."""
+        """Return `strong`, `moderate` or `weak`."""
         if epsilon <= self.strong:
             return "strong"
         return "moderate" if epsilon <= self.moderate else "weak"
@@ -74,19 +74,20 @@ def who_looks(run: RunRecord, policy: Policy | None) -> list[Look]:
 
 
 def odds_factor(epsilon: float, delta: float) -> float:
-    """How much evidence that chance brings with probability `RARE` or more can raise odds: from
-    P(A) <= e^epsilon P(B) + delta."""
+    """Return how much evidence that chance brings with probability `RARE` or more can raise odds:
+    from P(A) <= e^epsilon P(B) + delta."""
     return math.exp(min(epsilon, 700.0)) + delta / RARE
 
 
 def best_guess(worst: WorstClient) -> float:
-    """How often the best decision between two data sets of the most exposed client can be right at
-    most, if each is as likely: 1/2 + total variation / 2, and that is delta at epsilon 0."""
+    """Return how often the best decision between two data sets of the most exposed client can be
+    right at most, if each is as likely: 1/2 + total variation / 2, and that is delta at epsilon
+    0."""
     return 0.5 + 0.5 * min(1.0, float(worst.profile([0.0])[0]))
 
 
 def in_words(run: RunRecord) -> str:
-    """What the run did for its most exposed client, in the words of its summary."""
+    """Return what the run did for its most exposed client, in the words of its summary."""
     spend = run.spend
     assert spend is not None
     words = plain_words(

@@ -74,7 +74,7 @@ def write_report(
 def render(
     runs: Sequence[RunRecord], *, policy: Policy | None = None, purpose: str | None = None
 ) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     one = len(runs) == 1
     title = f"Privacy report: {runs[0].name if one else f'{len(runs)} runs'}"
     together = None if one else runs_view(runs, policy)
@@ -84,7 +84,8 @@ def render(
 
 
 def template(name: str) -> Template:
-    """A page's template; what it shows is escaped, and nothing that it names may be missing."""
+    """Return a page's template; what it shows is escaped, and nothing that it names may be
+    missing."""
     pages = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -102,12 +103,12 @@ def template(name: str) -> Template:
 
 
 def exact(value: Any) -> str:
-    """All digits of a number, as they are read back; empty for one that does not exist."""
+    """Return all digits of a number, as they are read back; empty for one that does not exist."""
     return "" if value is None else str(value)
 
 
 def spend_by_round(run: RunRecord) -> Columns:
-    """Cumulative epsilons of the most exposed client, as recorded."""
+    """Return the cumulative epsilons of the most exposed client, as recorded."""
     table, at = rounds_table(run), thinned(len(run.rounds))
     heads = {"round": "round", "num_reports": "reports"}
     heads |= {EPSILONS[name]: name for name in run.epsilons}
@@ -115,7 +116,7 @@ def spend_by_round(run: RunRecord) -> Columns:
 
 
 def saved_models(run: RunRecord) -> list[tuple[str, str]]:
-    """Which models on the way the run's folder holds; nothing where it holds none."""
+    """Return which models on the way the run's folder holds; nothing where it holds none."""
     rounds = checkpoints_in(run.directory)
     if not rounds:
         return []
@@ -125,14 +126,14 @@ def saved_models(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def quantiles_table(run: RunRecord) -> dict[str, list[Any]]:
-    """How the clients' own epsilons are spread."""
+    """Return how the clients' own epsilons are spread."""
     columns = run.proven_columns
     found = np.quantile(list(columns.values()), list(LEVELS.values()), axis=1)
     return {"column": list(columns), **dict(zip(LEVELS, found.tolist(), strict=True))}
 
 
 def thinned_clients(run: RunRecord) -> dict[str, Any]:
-    """Every client, the most exposed first, grouped by what is the same for many of them.
+    """Return every client, the most exposed first, grouped by what is the same for many of them.
 
     `groups` are the distinct rows, `clients` who has them; `first` are the rows of the first page.
     """
@@ -169,7 +170,7 @@ def _time(stamp: str) -> str:
 
 
 def sweep_page(sweep: SweepResult) -> str:
-    """A sweep's page as text: figure, table, every run."""
+    """Return a sweep's page as text: figure, table, every run."""
     title = f"fl-shuffle sweep {sweep.directory.name}"
     names = [Path(each).name for each in sweep.runs["directory"]]
     return template("sweep.html.j2").render(

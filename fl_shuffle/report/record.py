@@ -141,10 +141,10 @@ class RunRecord(LedgerRecord):
 
 
 def agree(recorded: float, counted: float) -> bool:
-    """Whether a recorded epsilon is the counted one, but for other versions of libraries."""
+    """Return whether a recorded epsilon is the counted one, but for other versions of libraries."""
     return math.isclose(recorded, counted, rel_tol=AGREEMENT)
 
 
 def read_run(directory: Path) -> RunRecord:
-    """Raises `RunError` if `directory` is not a run's, or what is in it cannot be read."""
+    """Raise `RunError` if `directory` is not a run's, or what is in it cannot be read."""
     return RunRecord(directory / LEDGER)

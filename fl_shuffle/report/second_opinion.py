@@ -160,7 +160,7 @@ class SecondOpinion:
         return str(self.run.config["privacy"]["unit"])
 
     def theirs(self) -> dict[str, float]:
-        """What the lines compute with dp-accounting; empty where that is not installed."""
+        """Return what the lines compute with dp-accounting; empty where that is not installed."""
         if not installed("dp_accounting"):
             return {}
         found: dict[str, Any] = {}

@@ -18,7 +18,7 @@ Columns = dict[str, NDArray[Any]]
 
 
 def rounds_table(run: RunRecord) -> Columns:
-    """One row a released round: reports that arrived, and each column for the most exposed
+    """Return one row a released round: reports that arrived, and each column for the most exposed
     client."""
     accuracy = np.array([run.accuracy.get(int(number), np.nan) for number in run.rounds])
     return {
@@ -31,7 +31,7 @@ def rounds_table(run: RunRecord) -> Columns:
 
 
 def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
-    """One row a client: its budget of one report, its total of the run where it has one, its
+    """Return one row a client: its budget of one report, its total of the run where it has one, its
     randomizer, its rounds and what they cost, as written at the run's end; with `recount`, and of a
     run that has none, counted."""
     spent = run.counted if recount or run.recorded_spend is None else run.recorded_spend
@@ -54,7 +54,7 @@ def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
 def participation_table(
     run: RunRecord, *, client: int | None = None, round_number: int | None = None
 ) -> Columns:
-    """One row a released report: its round, the attempt at that round, and its client.
+    """Return one row a released report: its round, the attempt at that round, and its client.
 
     Restricted to one client or one round if these are given. Raises `InvalidValueError` for a
     client or round that the run does not have.
@@ -77,7 +77,7 @@ def participation_table(
 
 
 def notes_table(run: RunRecord) -> Columns:
-    """One row a remark of the run: the round it belongs to, its kind, its text."""
+    """Return one row a remark of the run: the round it belongs to, its kind, its text."""
     rounds, kinds, texts = zip(*run.notes, strict=True) if run.notes else ((),) * 3
     return {
         "round": np.array(rounds, dtype=np.int64),

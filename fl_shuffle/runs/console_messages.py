@@ -55,7 +55,7 @@ SAME = 0.02
 def plain_words(
     epsilons: Mapping[str, float | str | None], *, headline: str, reports: int, rounds: int
 ) -> str:
-    """What the run did for its most exposed client, in one sentence.
+    """Return what the run did for its most exposed client, in one sentence.
 
     `epsilons` are the columns' (nats, at the run's delta, of the most exposed client), `headline`
     is the column that holds for what is released, `reports` the fewest that a round had.
@@ -81,7 +81,7 @@ def plain_words(
 def header(
     config: Config, directory: Path, warnings: Iterable[str], noise: str = "", budgets: str = ""
 ) -> list[str]:
-    """What is about to run, and what the numbers will not cover."""
+    """Return what is about to run, and what the numbers will not cover."""
     times = config.privacy.reports_per_round
     each = f" of {times:,} reports a client" if times > 1 else ""
     lines = [
@@ -98,9 +98,8 @@ def header(
 
 
 def noise_words(times: float, clients: int | None) -> str:
-    """How much noise the mean report of this number of clients has, in units of the
-    clipping norm
-    (`Calibration.noise_of_mean`).
+    """Return how much noise the mean report of this number of clients has, in units of the clipping
+    norm (`Calibration.noise_of_mean`).
 
     None: of clients that declare their training, whose steps are over batches of a size that
     nobody says."""
@@ -122,19 +121,20 @@ def shown_every(rounds: int) -> int:
 
 
 def is_shown(number: int, rounds: int) -> bool:
-    """Whether this round is printed: the first, the last, and every k-th (`shown_every`)."""
+    """Return whether this round is printed: the first, the last, and every k-th (`shown_every`)."""
     return number in (1, rounds) or number % shown_every(rounds) == 0
 
 
 def shown_rounds(rounds: int, whole: str = "metrics.csv") -> list[str]:
-    """A line that says which rounds are printed; none if all are. `whole` has all of them."""
+    """Return a line that says which rounds are printed; none if all are. `whole` has all of
+    them."""
     step = shown_every(rounds)
     ordinal = {2: "2nd"}.get(step, f"{step}th")
     return [f"every {ordinal} round is shown; {whole} has all of them"] if step > 1 else []
 
 
 def headings(config: Config) -> dict[str, str]:
-    """What stands above the lines of a run's rounds, by column."""
+    """Return what stands above the lines of a run's rounds, by column."""
     if config.privacy.randomizer == "none":
         return {name: name for name in (*list(WIDTHS)[:4], "epsilon")}
     left_out = ("epsilon", "RDP") if config.privacy.randomizer in NOT_PURE else ("epsilon",)
@@ -142,7 +142,7 @@ def headings(config: Config) -> dict[str, str]:
 
 
 def cells(outcome: RoundOutcome, config: Config) -> dict[str, str]:
-    """One round's cells under the run's `headings`."""
+    """Return one round's cells under the run's `headings`."""
     columns = outcome.spend.columns
     accuracy, loss = outcome.metrics.get("accuracy"), outcome.metrics.get("loss")
     texts = {
@@ -159,12 +159,12 @@ def cells(outcome: RoundOutcome, config: Config) -> dict[str, str]:
 
 
 def row(texts: Mapping[str, str]) -> str:
-    """Cells in their columns."""
+    """Return cells in their columns."""
     return "  ".join(text.rjust(WIDTHS[name]) for name, text in texts.items()).rstrip()
 
 
 def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[str]:
-    """The final numbers, each with its standing: at most nine lines but for what went wrong.
+    """Return the final numbers, each with its standing: at most nine lines but for what went wrong.
 
     `place` is what the run's folder is called, by default its whole path.
     """
@@ -194,7 +194,7 @@ def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[
 
 
 def one_line(summary: Mapping[str, Any], place: Path | str) -> str:
-    """The run in one line: `--quiet`."""
+    """Return the run in one line: `--quiet`."""
     accuracy = summary["accuracy"]
     shown = "" if accuracy is None else f"  accuracy {accuracy:.2%}"
     said = f"epsilon {number(summary['epsilon'])}"
@@ -212,8 +212,8 @@ def one_line(summary: Mapping[str, Any], place: Path | str) -> str:
 
 
 def _attackers(summary: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The attacker of the headline, and the operator of a server that shuffles (None: another party
-    does)."""
+    """Return the attacker of the headline, and the operator of a server that shuffles (None:
+    another party does)."""
     # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
     from fl_shuffle.accounting.rounds.threat_model import attackers
 
@@ -223,7 +223,7 @@ def _attackers(summary: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def _claim(summary: Mapping[str, Any]) -> str:
-    """What the reported epsilon may claim."""
+    """Return what the reported epsilon may claim."""
     column = summary["columns"].get(summary["headline"])
     return "proven" if column is None else str(column["status"])
 
@@ -233,7 +233,7 @@ def _entry(name: str, value: float | str | None, text: str) -> str:
 
 
 def _epsilons(summary: Mapping[str, Any]) -> list[str]:
-    """The reported epsilon, what others see, what an attack reaches, what was published."""
+    """Return the reported epsilon, what others see, what an attack reaches, what was published."""
     # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
     from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
     from fl_shuffle.accounting.guarantee import gain_at_most, proof_over_attack
@@ -288,7 +288,7 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
 
 
 def left_out(notes: Iterable[tuple[int, str, str]]) -> str | None:
-    """How many clients the last round that left some out did without, and since when.
+    """Return how many clients the last round that left some out did without, and since when.
 
     `notes` are (round, kind, text) of a ledger; None where no round left a client out.
     """
@@ -300,7 +300,7 @@ def left_out(notes: Iterable[tuple[int, str, str]]) -> str | None:
 
 
 def _of_renyi(summary: Mapping[str, Any]) -> str:
-    """What the column `rdp` may claim in this run."""
+    """Return what the column `rdp` may claim in this run."""
     column = summary["columns"].get("rdp")  # No summary of versions 0.1 and 0.2 has it.
     if column is not None and column["status"] == "proven":
         return "proven, by Renyi divergences of the shuffled pair"
@@ -322,14 +322,16 @@ def hiding_advice(config: Mapping[str, Any]) -> str:
 
 
 def hides_nobody(epsilon: float | str | None, local: float | str | None) -> bool:
-    """Whether the reported epsilon is no smaller, worth a word, than a client's own noise gives."""
+    """Return whether the reported epsilon is no smaller, worth a word, than a client's own noise
+    gives."""
     if epsilon is None or local is None:
         return False
     return float(epsilon) >= (1.0 - SAME) * float(local)
 
 
 def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
-    """The lines, cut between words where they are wider than `width` (None: any width will do).
+    """Return the lines, cut between words where they are wider than `width` (None: any width will
+    do).
 
     What follows stands a little further in than its line; a word that is longer stays whole.
     """
@@ -349,7 +351,7 @@ def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
 
 
 def number(value: float | str | None) -> str:
-    """Four significant digits; `-` for a number that does not exist."""
+    """Return four significant digits; `-` for a number that does not exist."""
     return "-" if value is None else f"{float(value):.4g}"
 
 
@@ -360,7 +362,7 @@ def say(*lines: str, out: TextIO | None = None) -> None:
 
 
 def terminal_width(out: TextIO) -> int | None:
-    """Characters in a line of the terminal behind `out`; None if there is none."""
+    """Return characters in a line of the terminal behind `out`; None if there is none."""
     return shutil.get_terminal_size().columns if out.isatty() else None
 
 
@@ -372,8 +374,8 @@ def tell(text: str) -> None:
 
 @contextmanager
 def waiting() -> Iterator[Callable[[str], None]]:
-    """Within it, the returned function rewrites one progress line on the terminal; nothing
-    of it is a result, nothing stays, and without a terminal nothing is written."""
+    """Yield a function that rewrites one progress line on the terminal; nothing of it is a result,
+    nothing stays, and without a terminal nothing is written."""
     width = terminal_width(sys.stderr)
 
     def rewrite(text: str) -> None:

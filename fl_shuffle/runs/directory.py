@@ -49,12 +49,12 @@ that may quote records, how gradients are computed): it stays with the owner of 
 
 
 def checkpoint_name(round_number: int) -> str:
-    """What the model after a round is called (`run.checkpoint_every`)."""
+    """Return what the model after a round is called (`run.checkpoint_every`)."""
     return f"model-round-{round_number}.safetensors"
 
 
 def checkpoints_in(directory: Path) -> list[int]:
-    """The rounds after which a model was saved, in order."""
+    """Return the rounds after which a model was saved, in order."""
     names = (path.name for path in directory.glob("model-round-*"))
     found = (re.fullmatch(r"model-round-([1-9][0-9]{0,8})\.safetensors", name) for name in names)
     return sorted(int(each[1]) for each in found if each is not None)
@@ -104,11 +104,11 @@ class RunPlace:
         return cls(Path(directory) if directory else None, how, given)
 
     def run_config(self) -> dict[str, str]:
-        """As Flower's run configuration."""
+        """Return the place as Flower's run configuration."""
         return {RUN_DIRECTORY: str(self.directory or ""), RESUME: self.resume}
 
     def flwr_run(self, path: Path, *, vouched: bool) -> str:
-        """The `flwr run` command, for a shell in the app's folder, that resumes the run in
+        """Return the `flwr run` command, for a shell in the app's folder, that resumes the run in
         `path`: with everything that the run was started with, since nodes read it there."""
         how = RESUMES[2] if vouched else RESUMES[1]
         values = {**dict(self.given), RUN_DIRECTORY: str(path), RESUME: how}
@@ -129,9 +129,9 @@ class RunDirectory:
 
     @classmethod
     def at(cls, place: RunPlace, out: Path, *, flwr: bool = False) -> RunDirectory:
-        """That of a run which begins or continues there; without a named place, a new one below
-        `out`. Raises `RunError` also if no run began where one is to go on; `flwr`: in the words of
-        `flwr run`."""
+        """Return the directory of a run which begins or continues there; without a named place, a
+        new one below `out`. Raises `RunError` also if no run began where one is to go on; `flwr`:
+        in the words of `flwr run`."""
         if place.directory is None:
             return cls.create(out)
         if not place.goes_on:
@@ -141,7 +141,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, out: Path) -> RunDirectory:
-        """A new one below `out`, named by date and time: a second run in the same second
+        """Return a new one below `out`, named by date and time: a second run in the same second
         gets the next name. Raises `RunError` if none can be made there."""
         with files.said_in_one_line(out, USE):
             out.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class RunDirectory:
 
     @classmethod
     def claim(cls, path: Path, *, flwr: bool = False) -> RunDirectory:
-        """The one the user asked for, made here or still empty.
+        """Return the one the user asked for, made here or still empty.
 
         Raises `RunError` if it is a file, not empty, in use by another process, or cannot be made.
         """
@@ -208,15 +208,16 @@ class RunDirectory:
 
 
 def _toml(value: object) -> str:
-    """A value of Flower's run configuration as its command line reads it: TOML, but that a text
-    ends at the first quote."""
+    """Return a value of Flower's run configuration as its command line reads it: TOML, but that a
+    text ends at the first quote."""
     if not isinstance(value, str):
         return json.dumps(value)
     return '"' + json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022") + '"'
 
 
 def named(option: str, path: Path, *, flwr: bool) -> str:
-    """A run's folder as its user wrote it: by an option of `fl-shuffle`, or for `flwr run`."""
+    """Return a run's folder as its user wrote it: by an option of `fl-shuffle`, or for `flwr
+    run`."""
     return f"--run-config {RUN_DIRECTORY}={str(path)!r}" if flwr else f"{option} {path}"
 
 
@@ -249,17 +250,18 @@ def require_begun(path: Path, *, flwr: bool = False) -> None:
 
 
 def _before_a_run(name: str) -> bool:
-    """Whether a run's directory may hold this file before its ledger."""
+    """Return whether a run's directory may hold this file before its ledger."""
     return name == LOCK or name.removesuffix("-journal").endswith(files.UNFINISHED)
 
 
 def stamp() -> str:
-    """Now, as a folder's name."""
+    """Return the present time, as a folder's name."""
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
 def _locked(path: Path) -> int:
-    """The descriptor that holds the lock of this folder; closing it gives the folder back."""
+    """Return the descriptor that holds the lock of this folder; closing it gives the folder
+    back."""
     with files.said_in_one_line(path, USE):
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, files.OWNER_ONLY)
     try:
@@ -280,7 +282,7 @@ def _locked(path: Path) -> int:
 
 
 def _holder(path: Path) -> str:
-    """Which process has the lock, where it is written there."""
+    """Return which process has the lock, where it is written there."""
     try:
         with (path / LOCK).open(encoding="ascii") as file:
             text = file.read(WITNESS_AT).strip()

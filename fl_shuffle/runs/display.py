@@ -47,20 +47,20 @@ class Display(Watcher):
         self._tell(*words.header(*told), *self._heads())
 
     def _heads(self) -> list[str]:
-        """What stands above the lines of the rounds."""
+        """Return what stands above the lines of the rounds."""
         return [
             *words.shown_rounds(self.run.config.run.rounds),
             words.row(words.headings(self.run.config)),
         ]
 
     def round(self, outcome: RoundOutcome) -> None:
-        """A line for a round, or none where there are many."""
+        """Print a line for a round, or none where there are many."""
         rounds = self.run.config.run.rounds
         if words.is_shown(outcome.round_number, rounds):
             self._tell(words.row(words.cells(outcome, self.run.config)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The final numbers."""
+        """Print the final numbers."""
         folder, here = Path(summary["run_directory"]), Path.cwd()
         # As who stands here calls it.
         place = folder.relative_to(here) if folder.is_relative_to(here) else folder
@@ -156,27 +156,27 @@ class JsonDisplay(Display):
     """One JSON object per round, then the summary: for machines."""
 
     def prepare(self, text: str) -> None:
-        """Nothing: machines do not wonder."""
+        """Print nothing: machines do not wonder."""
 
     def _print(self, event: str, **told: object) -> None:
         print(json.dumps(json_ready({"event": event, **told})), file=self._out, flush=True)
 
     def start(self) -> None:
-        """Where it is played, and what must be known of its numbers."""
+        """Print where it is played, and what must be known of its numbers."""
         run = self.run
         self._print("start", run_directory=str(run.directory), warnings=list(run.warnings))
 
     def round(self, outcome: RoundOutcome) -> None:
-        """The round's row of metrics.csv."""
+        """Print the round's row of metrics.csv."""
         self._print("round", **with_old_keys(outcome.row, OLD_CSV), delta=outcome.spend.delta)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """What summary.json holds."""
+        """Print what summary.json holds."""
         self._print("finish", **under_both_names(summary))
 
 
 def make_display(*, quiet: bool, as_json: bool) -> Display:
-    """The display that fits the options and the terminal."""
+    """Return the display that fits the options and the terminal."""
     if as_json:
         return JsonDisplay(sys.stdout, sys.stderr)
     if quiet or not sys.stderr.isatty():

@@ -16,15 +16,32 @@ from fl_shuffle.configuration.sections import Config
 
 
 def publishes_times(config: Config) -> bool:
-    """Whether a run writes down times: how long a client computes may depend on its records."""
+    """Return whether a run writes down times.
+
+    How long a client computes may depend on its records.
+    """
     return config.run.entropy == "seeded"
 
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What a round has cost, how many clients that were asked are not in it, how long it took in
-    seconds, and what was measured after it; `row`: what of it is published, by the columns of
-    metrics.csv, once it is in the ledger."""
+    """What came of a round.
+
+    Attributes
+    ----------
+    round_number : int
+        Number of the round, from 1.
+    spend : Spend
+        Cumulative privacy after it.
+    dropped : int
+        Number of clients that were asked and are not in it.
+    seconds : float
+        How long it took.
+    metrics : dict of str to float
+        What was measured after it.
+    row : mapping of str
+        What of it is published, by the columns of metrics.csv, once it is in the ledger.
+    """
 
     round_number: int
     spend: Spend
@@ -45,14 +62,29 @@ class Preparing:
 
 
 class Certifying(Preparing):
-    """What is computed within a run that may take seconds, once for each kind of round; nothing of
-    it is a result. It depends on no data: the set of clients that take part is public."""
+    """What is computed within a run that may take seconds, once for each kind of round.
+
+    Nothing of it is a result. It depends on no data: the set of clients that take part is public.
+    """
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The run directory is open; `warnings` are what a reader of its numbers must know, `noise` is
-    how much of it a round's mean has, unless a warning says so, `budgets` how many there are."""
+    """The run directory is open.
+
+    Attributes
+    ----------
+    directory : Path
+        The run directory.
+    config : Config
+        The resolved configuration.
+    warnings : tuple of str
+        What a reader of its numbers must know.
+    noise : str
+        How much noise a round's mean has, unless a warning says so.
+    budgets : str
+        How many budgets there are.
+    """
 
     directory: Path
     config: Config
@@ -85,6 +117,7 @@ class Watcher:
     run: RunStarted
 
     def __call__(self, event: RunEvent) -> None:
+        """Hand an event to the method for its kind."""
         if isinstance(event, Certifying):
             self.certify(event.text)
         elif isinstance(event, Preparing):
@@ -98,29 +131,29 @@ class Watcher:
             self.start()
 
     def prepare(self, text: str) -> None:
-        """Something is done before the run begins."""
+        """Handle something that is done before the run begins."""
 
     def certify(self, text: str) -> None:
-        """Something is computed within the run that may take seconds."""
+        """Handle something that is computed within the run and may take seconds."""
 
     def start(self) -> None:
-        """The `run` has begun or was resumed."""
+        """Handle the start: the `run` has begun or was resumed."""
 
     def round(self, outcome: RoundOutcome) -> None:
-        """A round is over."""
+        """Handle a finished round."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run came to its end."""
+        """Handle the end of the run."""
 
     def close(self) -> None:
-        """Nothing follows, whatever the run came to. Called once."""
+        """Release what is held: nothing follows, whatever the run came to. Called once."""
 
 
 def unobserved(event: RunEvent) -> None:
-    """Nobody watches."""
+    """Ignore the event: nobody watches."""
 
 
 def observer_of(grid: object, otherwise: Observer = unobserved) -> Observer:
-    """Who watches the run that this grid plays; `otherwise` where nobody does."""
+    """Return who watches the run that this grid plays; `otherwise` where nobody does."""
     found: Observer | None = getattr(grid, "observer", None)
     return otherwise if found is None else found

@@ -92,7 +92,7 @@ class DataFacts:
     regression: bool = False
 
     def published(self) -> dict[str, Any]:
-        """As it stands in the ledger."""
+        """Return the facts as they stand in the ledger."""
         facts = {**asdict(self), "shape": list(self.shape)}
         return facts if self.regression else {k: v for k, v in facts.items() if k != "regression"}
 
@@ -133,9 +133,9 @@ class RunFacts:
         return limits if own is None else np.minimum(limits, own)
 
     def notes(self, *, sums: bool) -> list[tuple[str, str]]:
-        """What a new run's ledger is to say in plain words, (kind, text) each: the warnings, what
-        the proven numbers take for granted, and how much noise there is. `sums`: whether the column
-        `sum` says something."""
+        """Return what a new run's ledger is to say in plain words, (kind, text) each: the warnings,
+        what the proven numbers take for granted, and how much noise there is. `sums`: whether the
+        column `sum` says something."""
         config = self.config
         if config.privacy.randomizer == "none":
             # Nothing is claimed, so nothing is taken for granted.
@@ -260,7 +260,7 @@ class RunFacts:
         )
 
     def for_ledger(self) -> dict[str, Any]:
-        """The facts that a new run's ledger begins with; `run` is its random identifier.
+        """Return the facts that a new run's ledger begins with; `run` is its random identifier.
 
         Beside classes and attempts, a recomputation of the epsilons needs on which grids
         reports lie (powers of two, the finest and the coarsest), and what is claimed.

@@ -58,7 +58,8 @@ UNCHECKED = (
 
 
 def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of the unfinished run in `path`, as its ledger has it, with `overrides`.
+    """Return the configuration of the unfinished run in `path`, as its ledger has it, with
+    `overrides`.
 
     Raises `RunError` if there is none, and for an override of what a run keeps to its end.
     """
@@ -73,7 +74,7 @@ def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
-    """What the ledger of an unfinished run holds.
+    """Return what the ledger of an unfinished run holds.
 
     Raises `RunError` if it says that the run is finished; a summary.json or metrics.csv that was
     lost when the process died, or the disk was full, is then written from the ledger.
@@ -99,7 +100,7 @@ def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
 
 
 def changes_of(known: LedgerRecord, now: Config) -> list[str]:
-    """What changes in the configuration of a resumed run, for its ledger.
+    """Return what changes in the configuration of a resumed run, for its ledger.
 
     Raises `RunError` for a setting that must stay as it was: releases that were made under another
     one would not be what the ledger says they are.
@@ -129,7 +130,8 @@ def changes_of(known: LedgerRecord, now: Config) -> list[str]:
 def require_same(
     known: LedgerRecord, facts: RunFacts, place: RunPlace, lock: int
 ) -> list[tuple[str, str]]:
-    """What was released is accounted with the randomizers it was released with, or not at all.
+    """Require that what was released is accounted with the randomizers it was released with, or not
+    at all.
 
     Returns what the ledger is to know of it, (kind, text) each. Raises `RunError` if settings that
     must stay, budgets, clipping, data or model changed, if the data cannot be compared and nobody
@@ -202,8 +204,8 @@ def upgraded(known: LedgerRecord) -> list[tuple[str, str]]:
 
 
 def replays(known: LedgerRecord) -> str:
-    """Which rounds of a seeded run that was stopped are executed again at resume; empty where
-    there are none."""
+    """Return which rounds of a seeded run that was stopped are executed again at resume; empty
+    where there are none."""
     first, last = known.first_round, int(known.rounds.max(initial=0))
     if not known.seeded or last < first:
         return ""
@@ -240,7 +242,7 @@ def released_before(
 
 
 def optimizer_state(known: LedgerRecord, dimension: int) -> dict[str, Any] | None:
-    """The last checkpoint, of a model of `dimension` numbers; None where there is none.
+    """Return the last checkpoint, of a model of `dimension` numbers; None where there is none.
 
     Raises `RunError` for one that cannot be used.
     """
@@ -303,8 +305,8 @@ def states_kept_in(folder: Path) -> Iterator[None]:
 
 
 def state_folder() -> Path:
-    """That of `states_kept_in`, else `$FL_SHUFFLE_STATE`, else fl-shuffle's folder below
-    `$XDG_STATE_HOME` or ~/.local/state."""
+    """Return the folder of `states_kept_in`, else `$FL_SHUFFLE_STATE`, else fl-shuffle's folder
+    below `$XDG_STATE_HOME` or ~/.local/state."""
     chosen = _folder.get()
     if chosen is not None:
         return chosen
@@ -332,7 +334,7 @@ def remember_data(run: str, fingerprint: str | None) -> None:
 
 
 def recall_data(run: str) -> str | None:
-    """The fingerprint of a run's data, or None where this machine does not know it."""
+    """Return the fingerprint of a run's data, or None where this machine does not know it."""
     try:
         return _file(run).read_text(encoding="utf-8")
     except (OSError, RuntimeError, UnicodeDecodeError):
@@ -348,7 +350,7 @@ def forget_data(run: str) -> None:
 
 
 def _file(run: str) -> Path:
-    """Raises `RuntimeError` for what is no identifier of a run, or without a home folder."""
+    """Raise `RuntimeError` for what is no identifier of a run, or without a home folder."""
     if not re.fullmatch("[0-9a-f]{32}", run):
         raise RuntimeError(f"{run!r} is not a run's identifier")
     return state_folder() / "data" / run

@@ -262,7 +262,7 @@ class Run:
         self.ledger.flush()
 
     def _too_much(self, preview: Preview) -> str:
-        """Which budget this would exceed, in words; empty if none."""
+        """Return which budget this would exceed, in words; empty if none."""
         spend, target = preview.spend, self.config.privacy.target_epsilon
         if target is not None and not spend.headline <= target:
             worst = f"{spend.headline:.6g} (column {spend.headline_column})"
@@ -271,7 +271,7 @@ class Run:
         return f"a client more than its {self.facts.budgets.limit}" if over else ""
 
     def _within_lifetime(self, round_number: int, participants: Mask) -> Preview:
-        """The round with those of the participants who may take part."""
+        """Return the round with those of the participants who may take part."""
         preview = self._with_absent(round_number, participants)
         while (leaving := self._over_lifetime(preview)).any():
             # Fewer reports hide each client less: ask again until nobody else must leave.
@@ -284,11 +284,11 @@ class Run:
         return preview
 
     def _with_absent(self, round_number: int, asked: Mask) -> Preview:
-        """The round as if as many of these clients' reports as may be absent hid nobody."""
+        """Return the round as if as many of these clients' reports as may be absent hid nobody."""
         return self.accountant.preview(round_number, asked, self._absent(asked))
 
     def _absent(self, asked: Mask) -> int:
-        """How many honest reports of these clients are planned not to arrive.
+        """Return how many honest reports of these clients are planned not to arrive.
 
         Totals are planned for absent clients. A round that is asked for as if all arrive would be
         thrown away, and the run stopped, where some do not and one client would exceed its total.
@@ -300,7 +300,7 @@ class Run:
         return honest_reports(assumed, number) - honest_reports(assumed, arriving)
 
     def _over_lifetime(self, preview: Preview) -> Mask:
-        """Which of these clients this round would bring above their lifetime budget."""
+        """Return which of these clients this round would bring above their lifetime budget."""
         if self._lifetime is None:
             return np.zeros_like(preview.present)
         return np.asarray(preview.present & ~(preview.client_epsilons() <= self._lifetime))
@@ -359,7 +359,7 @@ def _try_summary(directory: RunDirectory) -> None:
 
 
 def _left_out(clients: int, limit: str) -> str:
-    """How many clients a round is played without, and why, in words."""
+    """Return how many clients a round is played without, and why, in words."""
     who, they, own = f"{clients:,} clients are", "they", "their"
     if clients == 1:
         who, they, own = "1 client is", "it", "its"
@@ -367,7 +367,7 @@ def _left_out(clients: int, limit: str) -> str:
 
 
 def saved_tensors(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model as it is saved: what names share, as tied weights do, each has for itself.
+    """Return a model as it is saved: what names share, as tied weights do, each has for itself.
 
     Raises `RunError` for what no model file holds.
     """
@@ -465,7 +465,7 @@ def _save_model(path: Path, model: Mapping[str, Tensor]) -> None:
 
 
 def _resuming(path: Path, facts: RunFacts, place: RunPlace, observer: events.Observer) -> str:
-    """The command that resumes the run where it is executed; data that the server does not
+    """Return the command that resumes the run where it is executed; data that the server does not
     have cannot be compared."""
     vouched = facts.fingerprint is None
     if isinstance(observer, FlowerLog):

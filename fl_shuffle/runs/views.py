@@ -30,7 +30,7 @@ QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 
 
 def summary_of(view: RunView) -> dict[str, Any]:
-    """summary.json: the final numbers, each with its standing, JSON-ready.
+    """Return summary.json: the final numbers, each with its standing, JSON-ready.
 
     Raises `RunError` for a run that did not come to its end.
     """
@@ -47,29 +47,30 @@ def summary_of(view: RunView) -> dict[str, Any]:
 
 
 def summary_with(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a run that ended so."""
+    """Return the same of a run that ended so."""
     return _renamed(json_ready(_final(view, outcome)))
 
 
 def _renamed(summary: Mapping[str, Any]) -> RenamedKeys[Any]:
-    """The summary, which can still be asked for its old keys."""
+    """Return the summary, which can still be asked for its old keys."""
     tables = {n: RenamedKeys(summary[n], OLD_COLUMNS) for n in BY_COLUMN if n in summary}
     return RenamedKeys({**summary, **tables}, OLD_SUMMARY)
 
 
 def under_both_names(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in summary.json: for one release each renamed key also under its old name."""
+    """Return what stands in summary.json: for one release each renamed key also under its old
+    name."""
     tables = {n: with_old_keys(summary[n], OLD_COLUMNS) for n in BY_COLUMN if n in summary}
     return with_old_keys({**summary, **tables}, OLD_SUMMARY)
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """The text of summary.json."""
+    """Return the text of summary.json."""
     return as_text(under_both_names(summary))
 
 
 def as_text(table: Mapping[str, Any]) -> str:
-    """As it stands in a JSON file."""
+    """Return the table as it stands in a JSON file."""
     return json.dumps(table, indent=2) + "\n"
 
 
@@ -127,19 +128,20 @@ def _final(view: RunView, outcome: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advice(view: RunView, epsilons: Mapping[str, float | None], headline: str) -> str | None:
-    """What could let shuffling hide a client; None where it does."""
+    """Return what could let shuffling hide a client; None where it does."""
     if not hides_nobody(epsilons.get(headline), epsilons["local"]):
         return None
     return hiding_advice(view.config)
 
 
 def _told(view: RunView, kind: str) -> list[str]:
-    """The notes of a kind, each once."""
+    """Return the notes of a kind, each once."""
     return list(dict.fromkeys(said for _, own, said in view.notes if own == kind))
 
 
 def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
-    """Of the clients' own epsilons in each proven column; None for one that says nothing."""
+    """Return quantiles of the clients' own epsilons in each proven column; None for one that says
+    nothing."""
     found: dict[str, Any] = {}
     for name in ("shuffled", "sum", "local"):
         each = getattr(totals, name)
@@ -152,13 +154,13 @@ def quantiles_of(totals: ClientTotals) -> dict[str, Any]:
 
 
 def metrics_of(view: RunView, before: float = math.inf) -> str:
-    """metrics.csv: what the ledger says of rounds before this one."""
+    """Return metrics.csv: what the ledger says of rounds before this one."""
     lines = [metrics_line(row, view.columns) for row in view.lines if row["round"] < before]
     return "".join([",".join([*view.columns, *OLD_CSV]) + "\n", *lines])
 
 
 def metrics_line(row: Mapping[str, Any], columns: Iterable[str]) -> str:
-    """A line of metrics.csv: what a round has under these columns, and again under their old
+    """Return a line of metrics.csv: what a round has under these columns, and again under their old
     names."""
     return ",".join(_cell(name, row.get(name)) for name in [*columns, *OLD_CSV.values()]) + "\n"
 

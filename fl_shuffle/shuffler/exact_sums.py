@@ -63,7 +63,7 @@ class ExactSum:
 def exact_sum(
     reports: Tensor, accumulator: Tensor, largest: NDArray[np.float64] | None = None, group: int = 1
 ) -> bool:
-    """accumulator (float64 [d]) += the sum of `reports` (float32 [m k, d]) over rows; returns
+    """Add the sum of `reports` (float32 [m k, d]) over rows to accumulator (float64 [d]); return
     whether every number is at most its client's of `largest` [k] in size. NaN is not.
 
     Exact, hence independent of order and partition, as long as `require_exact` holds for all the
@@ -81,8 +81,8 @@ def exact_sum(
 
 
 def valid_rows(rows: Tensor, largest: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which of k clients [k] have rows, of [m k, d], without a number above their own of `largest`
-    [k] in size, and without NaN."""
+    """Return which of k clients [k] have rows, of [m k, d], without a number above their own of
+    `largest` [k] in size, and without NaN."""
     if not rows.numel():
         return np.ones(len(largest), dtype=bool)
     low, high = torch.aminmax(rows, dim=1)
@@ -92,12 +92,13 @@ def valid_rows(rows: Tensor, largest: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _of_each(values: NDArray[np.generic], rows: Tensor) -> NDArray[np.generic]:
-    """The k clients' values for their rows [m k, d]."""
+    """Return the k clients' values for their rows [m k, d]."""
     return np.tile(values, len(rows) // max(1, len(values)))
 
 
 def exact_group(step: float, largest: float) -> int:
-    """How many reports on a grid of `step` with |coordinate| <= `largest` float32 adds exactly."""
+    """Return how many reports on a grid of `step` with |coordinate| <= `largest` float32 adds
+    exactly."""
     return max(1, int(2.0**24 * step / largest))
 
 

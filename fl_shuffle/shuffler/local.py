@@ -57,7 +57,7 @@ class Shuffled:
     unusable: int = 0
 
     def mean(self) -> Tensor:
-        """The mean report, float32 [d]: the same bits from the reports as from their sum."""
+        """Return the mean report, float32 [d]: the same bits from the reports as from their sum."""
         total = self.total
         if total is None:
             assert self.reports is not None
@@ -95,7 +95,7 @@ class Batch(Protocol):
         """
 
     def close(self) -> Mask:
-        """Whose reports are in it [clients], which is fixed from here on.
+        """Return whose reports are in it [clients], which is fixed from here on.
 
         Raises `PrivacyBudgetError` where they are too few to hide anybody.
         """
@@ -120,10 +120,10 @@ class Shuffler(Protocol):
     """What nodes must know of it, in every request."""
 
     def open(self, round_number: int, asked: Mask) -> Batch:
-        """The batch of a round in which these clients [clients] are asked."""
+        """Return the batch of a round in which these clients [clients] are asked."""
 
     def forget(self, round_number: int) -> None:
-        """Nothing of that round's batch is needed any more; nothing for round 0."""
+        """Drop that round's batch, of which nothing is needed any more; nothing for round 0."""
 
 
 @dataclass
@@ -153,7 +153,7 @@ class LocalShuffler:
         return batch(self, round_number, len(asked))
 
     def forget(self, round_number: int) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: nothing is kept of it."""
 
 
 class _LocalBatch:
@@ -240,6 +240,6 @@ class PermutedBatch(_LocalBatch):
 
 
 def listed(reasons: Counter[str]) -> str:
-    """The most frequent reasons for missing reports, in parentheses; nothing without any."""
+    """Return the most frequent reasons for missing reports, in parentheses; nothing without any."""
     found = "; ".join(f"{reason}: {times}" for reason, times in reasons.most_common(5))
     return f" ({found})" if found else ""

@@ -75,7 +75,7 @@ def _require_shuffled(config: Config) -> None:
 
 
 def _one_budget(config: Config) -> Changes:
-    """One budget for all clients, and noise that is equal for all."""
+    """Return one budget for all clients, and noise that is equal for all."""
     gone = {f"budgets.{each.name}": None for each in fields(config.budgets)}
     return {**gone, "budgets.delta": config.budgets.delta, "privacy.personalization": None,
             "server.weights": None}  # fmt: skip
@@ -103,7 +103,7 @@ def _sum_epsilon(config: Config) -> float:
 
 
 def _local_epsilon(config: Config) -> float:
-    """The most exposed client's epsilon of all its reports, each seen with its sender."""
+    """Return the most exposed client's epsilon of all its reports, each seen with its sender."""
     classes = plan_of(config)[0].classes
     every = np.arange(len(classes))
     rounds = np.full(len(classes), config.run.rounds * config.privacy.reports_per_round)
@@ -117,7 +117,8 @@ def _solved(
     target: float,
     epsilon_of: Callable[[Config], float],
 ) -> float:
-    """The largest budget of a report with which `epsilon_of` the configuration is within target."""
+    """Return the largest budget of a report with which `epsilon_of` the configuration is within
+    target."""
 
     def spare(budget: float) -> float:
         config = parse_config(changed(tables, {**overrides, "budgets.epsilon": budget}))

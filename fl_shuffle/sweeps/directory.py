@@ -18,7 +18,8 @@ RUNS = "runs"
 
 
 def new_sweep(sweep: Sweep, out: Path | None) -> RunDirectory:
-    """A locked folder at `out`, or below the configuration's `run.out`, named by date and time.
+    """Return a locked folder at `out`, or below the configuration's `run.out`, named by date and
+    time.
 
     Raises `RunError` if `out` is not empty or nothing can be made there.
     """
@@ -34,13 +35,13 @@ def new_sweep(sweep: Sweep, out: Path | None) -> RunDirectory:
 
 
 def reopen_sweep(path: Path) -> tuple[RunDirectory, Sweep]:
-    """One that is there. Raises `RunError` if it is not, or another process works on it."""
+    """Return one that is there. Raises `RunError` if it is not, or another process works on it."""
     sweep = read_sweep(path)
     return RunDirectory(path), sweep
 
 
 def read_sweep(path: Path) -> Sweep:
-    """What the sweep in `path` sweeps. Raises `RunError` if there is none."""
+    """Return what the sweep in `path` sweeps. Raises `RunError` if there is none."""
     try:
         found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
         seeds, beside = tuple(map(int, found["seeds"])), found.get("baselines", ())
@@ -55,12 +56,12 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def run_path(sweep: Path, point: SweepPoint) -> Path:
-    """The run directory of `point` in the sweep folder."""
+    """Return the run directory of `point` in the sweep folder."""
     return sweep / RUNS / point.name
 
 
 def state_of(path: Path) -> str:
-    """ "finished", "unfinished" (it can be resumed) or "new"."""
+    """Return "finished", "unfinished" (it can be resumed) or "new"."""
     if (path / LEDGER).exists():
         return "finished" if RunView(path).finished else "unfinished"
     return "new"

@@ -28,8 +28,8 @@ NOT_SWEPT = {
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """Setting -> values, of `section.key=value,value,...` each: values as TOML where that works
-    and as plain text otherwise.
+    """Return setting -> values, of `section.key=value,value,...` each: values as TOML where that
+    works and as plain text otherwise.
 
     Raises `ConfigError` if one is malformed, or a setting is given twice.
 
@@ -114,8 +114,8 @@ class Sweep:
         *,
         baselines: bool = False,
     ) -> Sweep:
-        """With `seeds` seeds a point: the configuration's own and the ones that follow it; and with
-        every combination's baselines.
+        """Return the sweep with `seeds` seeds a point: the configuration's own and the ones that
+        follow it; and with every combination's baselines.
 
         Raises as `baselines_of` does.
         """
@@ -159,7 +159,7 @@ class Sweep:
         return [BASELINE] * bool(self.baselines) + list(self.grid)
 
     def _combinations(self) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """The settings of each combination, and what makes a baseline of it."""
+        """Yield the settings of each combination, and what makes a baseline of it."""
         for each in self.baselines:
             yield {BASELINE: each["baseline"], **each["at"]}, each["settings"]
         if not self.baselines:

@@ -35,15 +35,28 @@ COSTS: dict[str, Callable[[RunView], float | None]] = {
 
 
 def _reported(point: SweepPoint, view: RunView) -> float | None:
-    """The epsilon of a run: the headline, or of the baseline `local` that of its own noise."""
+    """Return the reported epsilon of a run.
+
+    It is the headline, or of the baseline `local` that of its own noise.
+    """
     return view.spent("local") if point.settings.get(BASELINE) == LOCAL else view.epsilon
 
 
 class SweepResult:
-    """A sweep, finished or not. `directory` is its folder; everything is read from there, when it
-    is asked for.
+    """A sweep, finished or not, read from its directory.
 
-    Raises `RunError` if the folder holds no sweep.
+    `fl_shuffle.sweep` and `fl_shuffle.resume_sweep` return it. To open an earlier sweep, pass its
+    directory. Everything is read when it is asked for.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Sweep directory.
+
+    Raises
+    ------
+    RunError
+        If the directory holds no sweep.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -74,8 +87,11 @@ class SweepResult:
 
     @cached_property
     def runs(self) -> dict[str, list[Any]]:
-        """One row a finished run: its settings, seed, rounds, accuracy, loss, each epsilon (nats
-        at `delta`, of the most exposed client), and its folder. None where there is no number."""
+        """Columns with one row a finished run; None where there is no number.
+
+        Its settings, seed, rounds, accuracy, loss, each epsilon (nats at `delta`, of the most
+        exposed client), and its folder.
+        """
         columns: dict[str, list[Any]] = {
             key: [point.settings[key] for point in self.finished] for key in self.settings
         }
@@ -92,10 +108,13 @@ class SweepResult:
 
     @cached_property
     def table(self) -> dict[str, list[Any]]:
-        """One row a combination: its settings, how many runs it has, mean and sample standard
-        deviation of their accuracy (None with fewer than two), and the largest epsilon of any of
-        them: the reported one, that against an attacker who sees only sums, the local one, and
-        what the best computed attack reaches."""
+        """Columns with one row a combination of settings.
+
+        Its settings, how many runs it has, mean and sample standard deviation of their accuracy
+        (None with fewer than two), and the largest epsilon of any of them: the reported one, that
+        against an attacker who sees only sums, the local one, and what the best computed attack
+        reaches.
+        """
         rows = []
         for _, combined in groupby(self.sweep.points, lambda point: point.settings):
             points = list(combined)
@@ -115,30 +134,77 @@ class SweepResult:
         write_table(self.table, self.directory / TABLE, "csv")
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the table and the figure as one HTML page (default SWEEP/sweep.html)."""
+        """Write the table and the figure as one HTML page.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            File to write. By default, SWEEP/sweep.html.
+
+        Returns
+        -------
+        Path
+            Where the page is.
+        """
         return write_text(sweep_page(self), self.directory / PAGE if path is None else Path(path))
 
     def figure(self, path: str | Path) -> Path:
         """Write the accuracy of the combinations, with error bars over the seeds, as a picture.
 
-        The file's ending names the format: svg, png, or pdf. Raises `RunError` if no run has an
-        accuracy and a finite epsilon, or the file cannot be written.
+        Parameters
+        ----------
+        path : str or Path
+            File to write. Its ending names the format: svg, png, or pdf.
+
+        Returns
+        -------
+        Path
+            Where the picture is.
+
+        Raises
+        ------
+        RunError
+            If no run has an accuracy and a finite epsilon, or the file cannot be written.
         """
         write_picture(self._accuracy(), Path(path))
         return Path(path)
 
     def figures(self, folder: str | Path, form: str) -> list[Path]:
-        """Write the page's figures into `folder`: `form` is svg, png, pdf, or csv (the numbers).
+        """Write the page's figures into a folder.
 
-        Raises `RunError` as `figure` does.
+        Parameters
+        ----------
+        folder : str or Path
+            Where to write.
+        form : {"svg", "png", "pdf", "csv"}
+            Format; csv holds the numbers.
+
+        Returns
+        -------
+        list of Path
+            The files.
+
+        Raises
+        ------
+        RunError
+            As for `figure`.
         """
         return write_each([self._accuracy()], Path(folder), form)
 
     def plot(self) -> MatplotlibFigure:
         """Return the accuracy of the combinations as a Matplotlib figure, to show or to change.
 
-        The horizontal axis is epsilon, or the swept setting if no setting changes epsilon. Raises
-        `RunError` if no run has an accuracy and a finite epsilon.
+        The horizontal axis is epsilon, or the swept setting if no setting changes epsilon.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+
+        Raises
+        ------
+        RunError
+            If no run has an accuracy and a finite epsilon.
         """
         return matplotlib_figure(self._accuracy())
 

@@ -71,7 +71,7 @@ def run_sweep(
     points, workers = iter(waiting), list[Popen[str]]()
 
     def play_all() -> None:
-        """One point after another, until none is left."""
+        """Play one point after another, until none is left."""
         worker = None
         for point in points:
             with speaking:
@@ -116,7 +116,7 @@ def _started() -> Popen[str]:
 
 
 def _played(worker: Popen[str], path: Path, tables: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the worker tells of this run: its rounds and its end, unless it dies before."""
+    """Yield what the worker tells of this run: its rounds and its end, unless it dies before."""
     with contextlib.suppress(OSError, ValueError):
         print(json.dumps({"path": str(path), "tables": tables}), file=worker.stdin, flush=True)
     for line in cast(IO[str], worker.stdout):

@@ -37,7 +37,7 @@ class Subject(NamedTuple):
     value: object
 
     def refused(self, why: str, remedy: str = "") -> InvalidValueError:
-        """The error that says why it may not be used."""
+        """Return the error that says why it may not be used."""
         return InvalidValueError(self.field, self.value, why, remedy)
 
 
@@ -54,7 +54,7 @@ Compute = Callable[[Sequence[int]], Found]
 
 
 def made_up(shape: tuple[int, ...], kind: str = "normal") -> Tensor:
-    """The pool's records, float64 [POOL, ...]: always the same. `kind`: numbers about zero
+    """Return the pool's records, float64 [POOL, ...]: always the same. `kind`: numbers about zero
     ("normal"), whole ones as of classes or tokens ("bits"), or from 0 to 1 ("uniform")."""
     draw = torch.Generator().manual_seed(0)
     size = (POOL, *shape)
@@ -67,8 +67,8 @@ def made_up(shape: tuple[int, ...], kind: str = "normal") -> Tensor:
 
 
 def made_up_labels(size: int, numbers: int) -> Tensor:
-    """Labels of the pool: some of `size` classes that occur several times, int64 [POOL], or float32
-    [POOL, numbers] from 0 to 1, two records having the same ones."""
+    """Return labels of the pool: some of `size` classes that occur several times, int64 [POOL], or
+    float32 [POOL, numbers] from 0 to 1, two records having the same ones."""
     if numbers:
         given = torch.rand(POOL, numbers, generator=torch.Generator().manual_seed(1))
         given[1] = given[0]
@@ -77,8 +77,8 @@ def made_up_labels(size: int, numbers: int) -> Tensor:
 
 
 def differs(compute: Compute, rounding: float, companies: Sequence[Sequence[int]]) -> str:
-    """In what a record's result differs: "again" in a second call, "company" beside others, or ""
-    in nothing. Not finite is equal to not finite of the same kind."""
+    """Return in what a record's result differs: "again" in a second call, "company" beside others,
+    or "" in nothing. Not finite is equal to not finite of the same kind."""
     alone = [compute([i]) for i in range(POOL)]
     for i, first in enumerate(alone):
         if not _close(compute([i]), first, alone, rounding):
@@ -92,7 +92,8 @@ def differs(compute: Compute, rounding: float, companies: Sequence[Sequence[int]
 
 
 def _close(found: Found, expected: Found, alone: Sequence[Found], rounding: float) -> bool:
-    """Whether both agree: each row to a share of itself or, if that is more, of an ordinary one."""
+    """Return whether both agree: each row to a share of itself or, if that is more, of an ordinary
+    one."""
     if found.rows.shape != expected.rows.shape or found.total.shape != expected.total.shape:
         return False
     usual = max(size_of(each.rows) for each in alone[:4])
@@ -108,12 +109,12 @@ def _close(found: Found, expected: Found, alone: Sequence[Found], rounding: floa
 
 
 def size_of(values: Tensor) -> float:
-    """The largest finite number in size; 0 of none."""
+    """Return the largest finite number in size; 0 of none."""
     return float(torch.nan_to_num(values, 0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
 
 
 def copies_of(thing: Any) -> tuple[Any, Any]:
-    """Two, as unused as it is, where it can be copied."""
+    """Return two copies, as unused as it is, where it can be copied."""
     try:
         return copy.deepcopy(thing), copy.deepcopy(thing)
     except Exception:

@@ -29,7 +29,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch's own question: else it loads its compiler here, which takes more than a second."""
+        """Answer torch's own question: else it loads its compiler here, which takes more than a
+        second."""
         return False
 
     def __torch_dispatch__(
@@ -48,7 +49,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether it is an attention that would draw numbers, did its dropout not have p = 0."""
+    """Return whether it is an attention that would draw numbers, did its dropout not have p = 0."""
     for place, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             given = args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)

@@ -106,13 +106,13 @@ def try_model(
 
 
 def _subject(module: nn.Module, path: str, field: str) -> Subject:
-    """The part of the module at this path."""
+    """Return the part of the module at this path."""
     part = _part_at(module, path)
     return Subject(f"{field} {part}".rstrip(), type(module.get_submodule(part)).__name__)
 
 
 def _part_at(module: nn.Module, path: str) -> str:
-    """The path of the innermost part that a path leads through."""
+    """Return the path of the innermost part that a path leads through."""
     names = dict(module.named_modules())
     while path not in names:
         path = path.rpartition(".")[0]
@@ -132,7 +132,8 @@ class _Setting:
     def compute(
         self, module: nn.Module, company: Sequence[int], draws: Draws, changed: list[bool]
     ) -> Found:
-        """Outputs, and the gradient of a fixed sum of those of the first and the last record."""
+        """Return outputs, and the gradient of a fixed sum of those of the first and the last
+        record."""
         given = self.pool[torch.tensor(company)]
         before = given.clone()
         parameters = list(module.parameters())
@@ -164,8 +165,8 @@ class _Setting:
         return Found(found.detach(), torch.cat([flow.reshape(-1) for flow in flows]))
 
     def mixing_part(self) -> str:
-        """The path of the part that gives a record something else beside others, though it has got
-        the same for it; empty for the module itself, or if that is not to be seen."""
+        """Return the path of the part that gives a record something else beside others, though it
+        has got the same for it; empty for the module itself, or if that is not to be seen."""
         rounding = self.rounding
         for company in COMPANIES:
             beside, alone = self._passes(company), self._passes(company[-1:])
@@ -180,7 +181,8 @@ class _Setting:
         return ""
 
     def _passes(self, company: Sequence[int]) -> list[tuple[str, bool, Tensor]]:
-        """What goes into (True) and comes out of each part, in the order of the computation."""
+        """Return what goes into (True) and comes out of each part, in the order of the
+        computation."""
         found: list[tuple[str, bool, Tensor]] = []
         module = copy.deepcopy(self.module)
 
@@ -217,7 +219,8 @@ def _leave(inside: list[str]) -> None:
 
 
 def takes_whole_numbers_alone(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a module computes int64 records and raises on float ones, as an embedding does."""
+    """Return whether a module computes int64 records and raises on float ones, as an embedding
+    does."""
     for whole in (False, True):
         try:
             _setting(module, shape, (whole,))
@@ -234,8 +237,8 @@ KINDS = {False: ("normal", "bits", "uniform"), True: ("bits",)}
 
 
 def _setting(module: nn.Module, shape: tuple[int, ...], wholes: Sequence[bool]) -> _Setting:
-    """Made-up records that the module computes, on the processor: with parameters that were moved,
-    in float64, and of finite results, if there are such."""
+    """Return made-up records that the module computes, on the processor: with parameters that were
+    moved, in float64, and of finite results, if there are such."""
     best: _Setting | None = None
     last: Exception | None = None
     for whole, dtype in product(wholes, ROUNDING):
@@ -260,7 +263,7 @@ def _setting(module: nn.Module, shape: tuple[int, ...], wholes: Sequence[bool]) 
 
 
 def _moved(module: nn.Module, distance: float, dtype: torch.dtype) -> nn.Module:
-    """A copy on the processor, its parameters moved a little, always alike."""
+    """Return a copy on the processor, its parameters moved a little, always alike."""
     made = copy.deepcopy(module).cpu().to(dtype)
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():

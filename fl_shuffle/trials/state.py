@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 
 def state_of(thing: object) -> dict[str, object]:
-    """All that an object keeps, by the path at which it lies: buffers, attributes, numbers in
-    closures, states of generators. Parameters are not in it: they change as they should."""
+    """Return all that an object keeps, by the path at which it lies: buffers, attributes, numbers
+    in closures, states of generators. Parameters are not in it: they change as they should."""
     trained = {id(each) for each in thing.parameters()} if isinstance(thing, nn.Module) else set()
     seen = set[int]()
     found: dict[str, object] = {}
@@ -46,7 +46,7 @@ def _digest(values: Tensor | np.ndarray[Any, Any]) -> tuple[object, ...]:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """What an object holds, by name."""
+    """Yield what an object holds, by name."""
     if isinstance(value, nn.Module):
         own = {name: part for name, part in vars(value).items() if name not in _NO_STATE}
         yield from own.items()
@@ -94,7 +94,7 @@ _NO_STATE = frozenset(
 
 
 def first_change(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """The path of the first thing that both do not hold alike; empty if there is none."""
+    """Return the path of the first thing that both do not hold alike; empty if there is none."""
     for path in [*before, *after]:
         if path not in before or path not in after or not _alike(before[path], after[path]):
             return path.removesuffix(".len")

@@ -15,7 +15,7 @@ from .reading import MOST_BYTES, Refused
 
 @contextmanager
 def progress(points: int) -> Iterator[Callable[[int], None] | None]:
-    """Within it a line on the terminal says which of the points is checked; None without one."""
+    """Show within it on a terminal's line which of the points is checked; None without one."""
 
     def tell(begun: int) -> None:
         print(f"\rchecking point {begun} of {points}", end="", file=sys.stderr, flush=True)
@@ -30,7 +30,7 @@ def progress(points: int) -> Iterator[Callable[[int], None] | None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 where the certificate is accepted, 1 where it is refused, 2 where it cannot be read.
+    """Return 0 where the certificate is accepted, 1 where it is refused, 2 where it cannot be read.
 
     Where the ledger says that the run protects nobody, the first line says so.
     """

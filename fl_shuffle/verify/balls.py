@@ -19,35 +19,36 @@ MINUS_ROOT_HALF = -(arb(1) / 2).sqrt()
 
 
 def up(x: arb) -> arb:
-    """The upper end of a ball, an exact number."""
+    """Return the upper end of a ball, an exact number."""
     require(x.is_finite(), "the witness leads nowhere: a number is not finite")
     return x.upper()
 
 
 def positive(x: arb) -> arb:
-    """The upper end of what is known not to be negative."""
+    """Return the upper end of what is known not to be negative."""
     return up(x).max(ZERO)
 
 
 def max_of(values: Iterable[arb]) -> arb:
-    """The largest of exact numbers, which are not negative."""
+    """Return the largest of exact numbers, which are not negative."""
     return reduce(arb.max, values, ZERO)
 
 
 def ceiling(x: arb) -> int:
-    """The least integer that is certainly not below x."""
+    """Return the least integer that is certainly not below x."""
     found = up(x).ceil().unique_fmpz()
     require(found is not None and abs(found) < 1 << 60, "the witness leads nowhere: too large")
     return int(found or 0)
 
 
 def normal(x: arb) -> arb:
-    """Phi(x), the standard normal distribution function."""
+    """Return Phi(x), the standard normal distribution function."""
     return (x * MINUS_ROOT_HALF).erfc() / 2
 
 
 def excess(s: arb, mu: arb) -> arb:
-    """H_s(N(0, 1), N(mu, 1)) = E(X - s)_+ for X lognormal of mean one, ln X of deviation mu; s > 0.
+    """Return H_s(N(0, 1), N(mu, 1)) = E(X - s)_+ for X lognormal of mean one, ln X of deviation mu;
+    s > 0.
 
     Section 1. A ball, not its upper end: where it is subtracted the lower end counts.
     """
@@ -56,5 +57,5 @@ def excess(s: arb, mu: arb) -> arb:
 
 
 def gaussian_delta(epsilon: arb, mu: arb) -> arb:
-    """delta_G(epsilon; mu), the Gaussian mechanism's profile (section 1)."""
+    """Return delta_G(epsilon; mu), the Gaussian mechanism's profile (section 1)."""
     return excess(epsilon.exp(), mu)

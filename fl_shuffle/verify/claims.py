@@ -54,7 +54,7 @@ class Kind:
     names: tuple[str, ...]
 
     def assumptions(self, batches: int) -> list[dict[str, str]]:
-        """Identifiers and words, as certificates carry them, for this number of batches per
+        """Return identifiers and words, as certificates carry them, for this number of batches per
         round."""
         names = (*self.names, "batches") if batches > 1 else self.names
         return [{"id": name, "words": ASSUMPTIONS[name]} for name in names]
@@ -91,7 +91,7 @@ class Accepted:
     """What the ledger says against relying on the claim."""
 
     def statement(self) -> str:
-        """The claim in words: everything that was checked, and nothing else."""
+        """Return the claim in words: everything that was checked, and nothing else."""
         whose = "any client of these facts" if self.client == "any" else f"client {self.client}"
         what = "everything held by" if self.unit == "client" else "one record of"
         alone = self.by_page and digits(self.by_page)
@@ -113,7 +113,7 @@ class _Run:
 
     @classmethod
     def of(cls, facts: Fields, unit: str, relation: str, client: str) -> _Run:
-        """Of facts about a run; refuses a claim that they are not about."""
+        """Return the run of these facts; refuses a claim that they are not about."""
         if "run" not in facts.held:
             require(relation == RELATIONS[0], "relation: only a run has another")
             return cls()
@@ -130,7 +130,7 @@ class _Run:
 def check(
     text: str, ledger: Path | None = None, told: Callable[[int], None] | None = None
 ) -> Accepted:
-    """The claim of an accepted certificate; `Refused` says what does not hold.
+    """Return the claim of an accepted certificate; `Refused` says what does not hold.
 
     With a run's `ledger` the facts must be those that the ledger tells of the claim's client.
     `told` gets the number of points begun.
@@ -191,12 +191,12 @@ def check(
 
 
 def require_facts(stated: dict[str, Any], read: dict[str, Any]) -> None:
-    """The certificate's facts are those read from the ledger, to the letter."""
+    """Require the certificate's facts to be those read from the ledger, to the letter."""
     for name in sorted({*stated, *read}):
         require(stated.get(name) == read.get(name), f"facts: {name} not as the ledger has it")
 
 
 def digits(value: fmpq) -> str:
-    """Twelve significant digits, rounded up: what is printed of a claim holds, too."""
+    """Return twelve significant digits, rounded up: what is printed of a claim holds, too."""
     with localcontext(prec=12, rounding=ROUND_CEILING):
         return str(Decimal(int(value.p)) / Decimal(int(value.q)))

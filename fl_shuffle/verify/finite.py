@@ -11,7 +11,7 @@ from .rounds import composed, curve
 
 
 def finite(facts: Fields, witness: Fields, work: Work) -> Profile:
-    """delta of `times` rounds of `clients` reports of k-ary randomized response.
+    """Return delta of `times` rounds of `clients` reports of k-ary randomized response.
 
     By the blanket of section 2: omega is uniform over the k values, every input's report has its
     mass at least gamma omega; P and Q differ on two values, so one pair serves all.
@@ -25,7 +25,8 @@ def finite(facts: Fields, witness: Fields, work: Work) -> Profile:
     gamma = k * low
 
     def bound(epsilon: arb, point: Fields) -> arb:
-        """E(sum of n copies of B L)_+ / (n gamma), B ~ Bernoulli(gamma) (section 2), or the own."""
+        """Return E(sum of n copies of B L)_+ / (n gamma), B ~ Bernoulli(gamma) (section 2), or the
+        own."""
         work.begin_point()
         a = epsilon.exp()
         if point.word("by", "local", "blanket") == "local":

@@ -49,13 +49,14 @@ class Round:
     colluders: int
 
     def alike(self) -> bool:
-        """Whether what holds of this client holds of each (section 17, Any client)."""
+        """Return whether what holds of this client holds of each (section 17, Any client)."""
         own = (self.scale, self.radius, self.grid, self.move)
         every = ((group.scale, group.radius, group.grid, group.move) for group in self.others)
         return all(each == own for each in every)
 
     def hiding(self) -> list[tuple[fmpq, int]]:
-        """(radius, count) of the honest others with the client's own noise and grid, by radius.
+        """Return (radius, count) of the honest others with the client's own noise and grid, by
+        radius.
 
         Section 0, 3: the colluders are those of its noise in the smallest balls.
         """
@@ -73,7 +74,7 @@ class Round:
 
 
 def rounds_of(facts: Fields) -> list[Round]:
-    """The types of rounds that the certificate states."""
+    """Return the types of rounds that the certificate states."""
     facts.integer("dimension", 1, 10**12)
     return [_round(entry) for entry in facts.objects("rounds", MOST_TYPES, 1)]
 
@@ -98,12 +99,12 @@ def _round(entry: Fields) -> Round:
 
 
 def _move(entry: Fields) -> fmpq:
-    """How far replacing one unit moves the mean: the sensitivity, and at most two radii."""
+    """Return how far replacing one unit moves the mean: the sensitivity, and at most two radii."""
     return min(entry.number("sensitivity", 0), 2 * entry.number("radius", 0))
 
 
 def _report(entry: Fields) -> tuple[fmpq, fmpq, fmpq]:
-    """Scale, radius and the step of the grid that reports are rounded to: a power of two."""
+    """Return scale, radius and the step of the grid that reports are rounded to: a power of two."""
     grid = entry.number("grid")
     both = int(grid.p) * int(grid.q)
     require(both & (both - 1) == 0, "grid: not a power of two")
@@ -111,13 +112,14 @@ def _report(entry: Fields) -> tuple[fmpq, fmpq, fmpq]:
 
 
 def local(facts: Fields, witness: Fields, work: Work) -> Profile:
-    """delta_G(epsilon; mu), mu^2 = sum of times (move/scale)^2: the own noise alone (section 1)."""
+    """Return delta_G(epsilon; mu), mu^2 = sum of times (move/scale)^2: the own noise alone (section
+    1)."""
     square = sum((r.times * (r.move / r.scale) ** 2 for r in rounds_of(facts)), TINY)
     return lambda epsilon: positive(gaussian_delta(epsilon, arb(square).sqrt()))
 
 
 def summed(facts: Fields, witness: Fields, work: Work) -> Profile:
-    """e^h delta_G(epsilon - 2h; mu), c = 4: of a round only the sum is seen (section 14)."""
+    """Return e^h delta_G(epsilon - 2h; mu), c = 4: of a round only the sum is seen (section 14)."""
     rounds = rounds_of(facts)
     square = sum((r.times * r.move**2 / hiding_variance(r) for r in rounds), TINY)
     reports_once = max(1 + sum(group.count for group in each.others) for each in rounds)
@@ -129,7 +131,7 @@ def summed(facts: Fields, witness: Fields, work: Work) -> Profile:
 
 
 def hiding_variance(own: Round) -> fmpq:
-    """V of section 14, c = 4: s^2 - 64 g^2 of the own report and of each other that fits it.
+    """Return V of section 14, c = 4: s^2 - 64 g^2 of the own report and of each other that fits it.
 
     The colluders are those that count most; those that do not fit are honest in the worst case. At
     least s^2, the own noise alone (post-processing).
@@ -149,7 +151,7 @@ def hiding_variance(own: Round) -> fmpq:
 
 
 def fits(own: Round, other: Group) -> bool:
-    """Whether a report counts beside the own one (section 14, after the claim).
+    """Return whether a report counts beside the own one (section 14, after the claim).
 
     s^2 >= 64 g^2 for both, and the finer of two steps has s^2 >= 32 g^2, g the coarser step.
     """

@@ -58,7 +58,8 @@ class Others:
 
 
 def boxes(tree: Any) -> Iterator[Box]:
-    """Leaves of a tree over a square: 'x' or 'y' halves that side, another letter keeps a box.
+    """Yield the leaves of a tree over a square: 'x' or 'y' halves that side, another letter keeps a
+    box.
 
     Theorem 1 asks for boxes that cover: the leaves of one tree do.
     """
@@ -80,8 +81,8 @@ def boxes(tree: Any) -> Iterator[Box]:
 
 @lru_cache(maxsize=MOST_KEPT)
 def corner(others: Others, box: Box) -> Gram | None:
-    """Lemma 3: above every distribution of the box; None for one that holds nothing and is left
-    out."""
+    """Return Lemma 3's corner: above every distribution of the box; None for one that holds nothing
+    and is left out."""
     *_, letter = box
     sides = by_angles if not others.move < 2 * others.own else by_lengths
     u, w, spread, chord, nothing = sides(others, *box[:4])
@@ -101,7 +102,8 @@ def corner(others: Others, box: Box) -> Gram | None:
 
 
 def by_angles(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
-    """Any means in the ball: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi (Lemma 2)."""
+    """Return the sides for any means in the ball: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi (Lemma
+    2)."""
     own, other, pi = others.own, others.reach, columns * rows
     low1, low2 = i * rows, j * columns
     high1, high2 = min(low1 + rows, pi - low2), min(low2 + columns, pi - low1)
@@ -113,7 +115,7 @@ def by_angles(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
 
 
 def by_lengths(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
-    """One record moves the client's mean: U in [0, M], U - W in [-m, m].
+    """Return the sides where one record moves the client's mean: U in [0, M], U - W in [-m, m].
 
     Section 12, Boxes: M = (C_1 + C_2)^2, m = 2 D (C_1 + C_2).
     """
@@ -131,13 +133,13 @@ def by_lengths(others: Others, i: int, j: int, columns: int, rows: int) -> Sides
 
 @lru_cache(maxsize=4096)
 def cosine(part: int, whole: int) -> arb:
-    """cos(pi part/whole)."""
+    """Return cos(pi part/whole)."""
     return (arb.pi() * part / whole).cos()
 
 
 @lru_cache(maxsize=8)
 def nodes(fine: int) -> list[tuple[arb, arb]]:
-    """Exact places z, `fine` to a unit in the middle, and Phi(z)."""
+    """Return exact places z, `fine` to a unit in the middle, and Phi(z)."""
     parts = [fmpq(i, fine) for i in range(-(16 * fine // 5), int(BEYOND * fine) + 1)]
     places = [arb(x + x**3 / 8).mid() for x in parts]
     return [(z, normal(z)) for z in places]
@@ -145,12 +147,12 @@ def nodes(fine: int) -> list[tuple[arb, arb]]:
 
 @lru_cache(maxsize=MOST_KEPT)
 def nodes_of(gram: Gram, fine: int) -> list[tuple[arb, ...]]:
-    """`node` of every place, upwards; kept, as all epsilons ask for them."""
+    """Return `node` of every place, upwards; kept, as all epsilons ask for them."""
     return [node(gram, *place) for place in nodes(fine)]
 
 
 def node(gram: Gram, z: arb, below: arb) -> tuple[arb, ...]:
-    """z, Phi(z), Phi(z - d_1), Phi(z + d_2)."""
+    """Return z, Phi(z), Phi(z - d_1), Phi(z + d_2)."""
     return z, below, normal(z - gram.d1), normal(z + gram.d2)
 
 
@@ -170,7 +172,7 @@ class Places:
         return [*below, ZERO, *(self.at(i) for i in range(self.low, self.top + 1))]
 
     def at(self, i: int) -> arb:
-        """e^(width i)."""
+        """Return e^(width i)."""
         return (self.width * i).exp()
 
 
@@ -182,7 +184,8 @@ class OnGrid:
         self.places, self.masses, self.over = places, [ZERO] * len(places.values), ZERO
 
     def put(self, value: arb, mass: arb) -> None:
-        """An atom to its two neighbors, mean kept: to the least above it, and the one before."""
+        """Put an atom to its two neighbors, mean kept: to the least above it, and the one
+        before."""
         at, masses = self.places.values, self.masses
         i = bisect_left(at, True, key=lambda place: place > value)
         if i == len(at):
@@ -196,7 +199,7 @@ class OnGrid:
             masses[i - 1] += mass * (1 - share)
 
     def times(self, gram: Gram) -> OnGrid:
-        """The distribution of the product with Lambda, which is independent (Finite
+        """Return the distribution of the product with Lambda, which is independent (Finite
         distributions)."""
         factor, last, gone, beyond = factor_law(gram.b, self.places.width)
         low, found = self.places.low, OnGrid(self.places)
@@ -213,7 +216,8 @@ class OnGrid:
 
 
 def spread(at: list[arb], below: list[arb], mean: list[arb]) -> list[arb]:
-    """Masses at `at`: each cell's mass goes to its two ends, mean kept (Finite distributions).
+    """Return masses at `at`: each cell's mass goes to its two ends, mean kept (Finite
+    distributions).
 
     `below` and `mean` are the mass and the mean up to each end; a cell's values lie between its
     ends'.
@@ -229,7 +233,7 @@ def spread(at: list[arb], below: list[arb], mean: list[arb]) -> list[arb]:
 
 
 def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[OnGrid, arb]:
-    """ell's distribution on the grid, and what lies beyond the last node (section 12, Finite
+    """Return ell's distribution on the grid, and what lies beyond the last node (section 12, Finite
     distributions)."""
     d1, d2, at = gram.d1, gram.d2, nodes_of(gram, fine)
     require((d1 > 0 or d1 < 0) and (d2 > 0 or d2 < 0), "boxes: signs of d_1, d_2 are not known")
@@ -259,7 +263,8 @@ def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[OnGrid, arb]
 
 
 def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
-    """Lambda's masses on e^(width i), |i| <= last, and `last`; its mass at 0; what lies beyond.
+    """Return Lambda's masses on e^(width i), |i| <= last, and `last`; its mass at 0; what lies
+    beyond.
 
     Finite distributions: Phi(b - y_last) is what is left out.
     """
@@ -280,7 +285,8 @@ def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
 
 
 def law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[list[arb], arb]:
-    """A_B of Theorem 1, in the order of `Places.values`, and what it leaves out: kappa_B/sigma."""
+    """Return A_B of Theorem 1, in the order of `Places.values`, and what it leaves out:
+    kappa_B/sigma."""
     held, missing = ell_law(gram, a, fine, places)
     found = held.times(gram)
     return found.masses, missing + found.over

@@ -44,7 +44,8 @@ class LedgerFacts(NamedTuple):
 
 
 def ledger_facts(path: Path, kind: str, client: int) -> LedgerFacts:
-    """What a certificate of this kind states about `client`'s rounds; `Refused` where it cannot."""
+    """Return what a certificate of this kind states about `client`'s rounds; `Refused` where it
+    cannot."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             # A stranger's file may hold views that compute for ever.
@@ -106,7 +107,7 @@ def _facts(database: sqlite3.Connection, kind: str, client: int) -> LedgerFacts:
 
 
 def caveats_of(meta: dict[str, Any]) -> tuple[str, ...]:
-    """What this run's claims leave out although the ledger tells it, worst first."""
+    """Return what this run's claims leave out although the ledger tells it, worst first."""
     run, not_covered, found = meta["config"]["run"], meta["records_not_covered"], []
     require(isinstance(not_covered, int), "records_not_covered: not a whole number")
     if run["entropy"] != "system":
@@ -129,7 +130,7 @@ def caveats_of(meta: dict[str, Any]) -> tuple[str, ...]:
 
 
 def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: Rows) -> str:
-    """The newest attempt's link: a digest of its row, of all rows before it and of the plan.
+    """Return the newest attempt's link: a digest of its row, of all rows before it and of the plan.
 
     docs/reference/ledger-schema.md, The chain. Everything that the facts are made of is in it.
     """
@@ -155,7 +156,7 @@ def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: 
 
 
 def require_kind(kind: str, config: Any) -> None:
-    """The run is one that a claim of this kind can be about."""
+    """Require that the run is one that a claim of this kind can be about."""
     whole = config["training"]["schedule"] == "aggregate"
     mean = config["server"]["analyzer"] == "mean"
     require(kind in ("local", "sum", "shuffled"), f"no run makes a claim of kind {kind!r}")
@@ -168,7 +169,7 @@ def require_kind(kind: str, config: Any) -> None:
 
 
 def classes_of(kinds: Rows) -> list[dict[str, str]]:
-    """Each class's noise and lengths as certificates write them, with its report grid."""
+    """Return each class's noise and lengths as certificates write them, with its report grid."""
     lengths = [row[2:5] for row in kinds]
     require(all(isinstance(x, float) for own in lengths for x in own), "classes: not a number")
     reach: dict[float, float] = {}
@@ -187,7 +188,7 @@ def classes_of(kinds: Rows) -> list[dict[str, str]]:
 
 
 def grid_step(scale: float, radius: float) -> Fraction:
-    """The least power of two >= scale 2^-16 and (radius + 12 scale) 2^-21 (section 14).
+    """Return the least power of two >= scale 2^-16 and (radius + 12 scale) 2^-21 (section 14).
 
     `radius`: the largest of all that have this scale.
     """
@@ -208,7 +209,8 @@ def round_of(
     honest: Any,
     unusable: int = 0,
 ) -> dict[str, Any]:
-    """One type of round as certificates state it; `counts`: reports of each class, with the own.
+    """Return one type of round as certificates state it; `counts`: reports of each class, with the
+    own.
 
     `honest`: `assumed_honest` of the run: None (all), a count, or a share of the reports. All of
     the `unusable` ones may be honest, and hide nobody.
@@ -228,5 +230,5 @@ def round_of(
 
 
 def exact(value: float | Fraction) -> str:
-    """The exact decimal expansion of a float, or of a power of two."""
+    """Return the exact decimal expansion of a float, or of a power of two."""
     return format(Decimal(float(value)), "f")

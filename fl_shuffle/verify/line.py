@@ -23,18 +23,19 @@ class Contour:
         self.last = witness.integer("last", self.exact, MOST_FREQUENCIES)
 
     def weight(self, i: int) -> arb:
-        """c_k of section 12, The line, for k = i h and, with it, -i h."""
+        """Return c_k of section 12, The line, for k = i h and, with it, -i h."""
         k = self.step * i
         grown = (self.smoothing * (self.theta**2 - k**2) / 2).exp() / (self.theta**2 + k**2)
         return grown * self.step / (arb.pi() * (2 if i == 0 else 1))
 
     def rest(self) -> arb:
-        """What all c_k beyond the last one weigh at most."""
+        """Return what all c_k beyond the last one weigh at most."""
         k, v = self.step * self.last, self.smoothing
         return (v * (self.theta**2 - k**2) / 2).exp() / (arb.pi() * v * k**3)
 
     def of_equals(self, law: list[tuple[arb, arb]], work: Work) -> arb:
-        """At least E(sum of `count` independent terms of one distribution)_+; `law`: (mass, value).
+        """Return at least E(sum of `count` independent terms of one distribution)_+; `law`: (mass,
+        value).
 
         The line's trapezoidal sum itself: no moduli, for all terms are alike.
         """
@@ -53,20 +54,21 @@ class Contour:
     # on.
 
     def columns(self, x: arb, in_bulk: bool) -> list[arb]:
-        """What an atom x adds to E e^(s X) at the exact frequencies, and to the bulk's moments."""
+        """Return what an atom x adds to E e^(s X) at the exact frequencies, and to the bulk's
+        moments."""
         grown = (self.theta * x).exp()
         turns = [(self.step * i * x).sin_cos() for i in range(self.exact)]
         moments = [grown * x**r if in_bulk else ZERO for r in range(5)]
         return [grown * c for _, c in turns] + [grown * s for s, _ in turns] + moments
 
     def weights(self) -> tuple[list[arb], arb, arb]:
-        """c up to k_1; what all c in [k_1, k_2] weigh; and those beyond."""
+        """Return c up to k_1; what all c in [k_1, k_2] weigh; and those beyond."""
         c = [self.weight(i) for i in range(self.last + 1)]
         return c[: self.exact], sum(c[self.exact :], ZERO), self.rest()
 
     def bound(self, row: list[arb], c: list[arb], middle: arb, rest: arb) -> arb:
-        """D of one distribution: sum of c_k m_k^N (Lemma 4); `row`: the distribution's mean of
-        `columns`."""
+        """Return D of one distribution: sum of c_k m_k^N (Lemma 4); `row`: the distribution's mean
+        of `columns`."""
         whole, (m0, *moments) = row[0], row[2 * self.exact :]
         found = c[0] + rest
         for i in range(1, self.exact):

@@ -46,7 +46,7 @@ def require(holds: object, why: str) -> None:
 
 
 def decimal(text: Any, name: str, low: Any = SMALL, high: Any = LARGE) -> fmpq:
-    """The exact rational that a decimal string writes, within [low, high]."""
+    """Return the exact rational that a decimal string writes, within [low, high]."""
     readable = isinstance(text, str) and NUMBER.fullmatch(text)
     require(readable, f"{name}: not a decimal number as a string")
     value = fmpq(*Fraction(text).as_integer_ratio())
@@ -55,7 +55,7 @@ def decimal(text: Any, name: str, low: Any = SMALL, high: Any = LARGE) -> fmpq:
 
 
 def whole(text: Any, name: str, low: int, high: Any) -> int:
-    """The integer that a decimal string writes, within [low, high]."""
+    """Return the integer that a decimal string writes, within [low, high]."""
     value = decimal(text, name, low, high)
     require(value.q == 1, f"{name}: not a whole number")
     return int(value.p)
@@ -71,7 +71,7 @@ class Fields:
         self.parts: list[Fields] = []
 
     def get(self, name: str) -> Any:
-        """Whatever stands there, or None."""
+        """Return whatever stands there, or None."""
         self.unread.discard(name)
         return self.held.get(name)
 
@@ -82,44 +82,46 @@ class Fields:
             part.require_all_read()
 
     def number(self, name: str, low: Any = SMALL, high: Any = LARGE) -> fmpq:
-        """An exact rational within [low, high]."""
+        """Return an exact rational within [low, high]."""
         return decimal(self.get(name), name, low, high)
 
     def free(self, name: str, low: Any = SMALL, high: Any = 10**9) -> arb:
-        """A parameter that may be anything within [low, high]: rounded to an exact number."""
+        """Return a parameter that may be anything within [low, high]: rounded to an exact
+        number."""
         return arb(self.number(name, low, high)).mid()
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """A whole number within [low, high]."""
+        """Return a whole number within [low, high]."""
         return whole(self.get(name), name, low, high)
 
     def word(self, name: str, *allowed: str) -> str:
-        """One of the words `allowed`."""
+        """Return one of the words `allowed`."""
         value = self.get(name)
         require(value in allowed, f"{name}: not {' or '.join(allowed)}")
         return str(value)
 
     def items(self, name: str, most: int, least: int = 0) -> list[Any]:
-        """A list of `least` to `most` items."""
+        """Return a list of `least` to `most` items."""
         value = self.get(name)
         listed = isinstance(value, list) and least <= len(value) <= most
         require(listed, f"{name}: not a list of {least} to {most} items")
         return list(value)
 
     def objects(self, name: str, most: int, least: int = 0) -> list[Fields]:
-        """A list of objects."""
+        """Return a list of objects."""
         found = [Fields(value, name) for value in self.items(name, most, least)]
         self.parts += found
         return found
 
     def object(self, name: str) -> Fields:
-        """An object."""
+        """Return an object."""
         self.parts.append(Fields(self.get(name), name))
         return self.parts[-1]
 
 
 def parse(text: str) -> Fields:
-    """A JSON object of bounded size and depth, without repeated names; every number a string."""
+    """Return a JSON object of bounded size and depth, without repeated names; every number a
+    string."""
     require(len(text.encode(errors="replace")) <= MOST_BYTES, "larger than 1 MiB")
     depth = 0
     for mark in re.findall(r"[\[{}\]]", re.sub(r'"(\\.|[^"\\])*"', "", text)):

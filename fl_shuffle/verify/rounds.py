@@ -16,8 +16,8 @@ Curve = list[tuple[int, arb]]
 
 
 def kinks(nodes: list[tuple[int, arb, arb]], steepest: arb) -> list[tuple[int, arb, arb]]:
-    """Breakpoints (label, x, jump of the slope) of a convex function above another (section 6, step
-    2).
+    """Return breakpoints (label, x, jump of the slope) of a convex function above another (section
+    6, step 2).
 
     `nodes` (label, x, y): upper bounds y, at exact places x, of a convex function whose slopes lie
     between `steepest` and 0. Any chord between nodes lies above it, so dropping a node is allowed:
@@ -40,7 +40,7 @@ def kinks(nodes: list[tuple[int, arb, arb]], steepest: arb) -> list[tuple[int, a
 
 
 def curve(witness: Fields, step: arb, bound: Callable[[arb, Fields], arb]) -> Curve:
-    """The witness's points: `bound` at index * step, or the one before where that is less.
+    """Return the witness's points: `bound` at index * step, or the one before where that is less.
 
     A curve falls (section 6, step 2), so the one before bounds it here, too.
     """
@@ -54,7 +54,7 @@ def curve(witness: Fields, step: arb, bound: Callable[[arb, Fields], arb]) -> Cu
 
 
 def dominating_pair(points: Curve, step: arb) -> tuple[dict[int, arb], arb]:
-    """Section 6, steps 1 to 3: P's mass by loss index, and where Q has none.
+    """Return by section 6, steps 1 to 3: P's mass by loss index, and where Q has none.
 
     The mirrored curve gives the points below epsilon = 0.
     """
@@ -68,13 +68,13 @@ def dominating_pair(points: Curve, step: arb) -> tuple[dict[int, arb], arb]:
 
 
 def cyclic(left: arb_poly, right: arb_poly, cells: int) -> arb_poly:
-    """The product modulo x^cells - 1."""
+    """Return the product modulo x^cells - 1."""
     both = (left * right).coeffs()
     return arb_poly(both[:cells]) + arb_poly(both[cells:])
 
 
 def cyclic_power(base: arb_poly, times: int, cells: int) -> arb_poly:
-    """base^times modulo x^cells - 1: index r holds the mass of all r + j cells."""
+    """Return base^times modulo x^cells - 1: index r holds the mass of all r + j cells."""
     if times == 1:
         return base
     half = cyclic_power(base, times // 2, cells)
@@ -83,7 +83,8 @@ def cyclic_power(base: arb_poly, times: int, cells: int) -> arb_poly:
 
 
 def composed(kinds: list[tuple[Curve, int]], step: arb, witness: Fields, work: Work) -> Profile:
-    """At least delta of all rounds (section 6, steps 5 and 6), each curve this number of times.
+    """Return at least delta of all rounds (section 6, steps 5 and 6), each curve this number of
+    times.
 
     Masses times e^(tilt loss), scaled to one, are convolved modulo `cells`: any tilt > 0. Index r
     then holds all losses r + j cells, j >= 0; copies only add.

@@ -37,7 +37,8 @@ nearest first."""
 
 
 def shuffled(facts: Fields, witness: Fields, work: Work, ways: Ways = WAYS) -> Profile:
-    """delta of all rounds together (section 6), against an attacker who sees the shuffled reports.
+    """Return delta of all rounds together (section 6), against an attacker who sees the shuffled
+    reports.
 
     `ways`: by which each point may be proven.
     """
@@ -55,7 +56,7 @@ def shuffled(facts: Fields, witness: Fields, work: Work, ways: Ways = WAYS) -> P
 
 
 def setting_of(rounds: list[Round], entry: Fields) -> GroupDistances:
-    """A round that costs no less than any of `rounds` (section 6, "may be accounted as").
+    """Return a round that costs no less than any of `rounds` (section 6, "may be accounted as").
 
     Within every radius of a group `rounds` have at least as many others as the groups up to it: the
     rest is told to the attacker, and a ball may be taken larger (section 13).
@@ -79,7 +80,8 @@ def setting_of(rounds: list[Round], entry: Fields) -> GroupDistances:
 def point_delta(
     setting: GroupDistances, work: Work, ways: Ways, epsilon: arb, point: Fields
 ) -> arb:
-    """One point of the curve by the bound that it names: section 1, 11 and 12, or Theorem 2."""
+    """Return one point of the curve by the bound that it names: section 1, 11 and 12, or Theorem
+    2."""
     work.begin_point()
     move, groups = setting
     by = point.word("by", *ways)
@@ -92,7 +94,7 @@ def point_delta(
 
 
 def convex_order_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb:
-    """At least delta of one round: (1/m) E(sum_k phi(L*_k))_+, the cut, (A) and (B).
+    """Return at least delta of one round: (1/m) E(sum_k phi(L*_k))_+, the cut, (A) and (B).
 
     Section 11 with its constants from a profile: every weight at most zeta, no floor, so that
     phi(l) = l + eta |l|, eta = zeta/m, and no (C).
@@ -115,7 +117,7 @@ def convex_order_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work
 def comparison(
     a: arb, move: arb, spread: arb, eta: arb, witness: Fields
 ) -> tuple[list[tuple[arb, arb]], arb]:
-    """A distribution (mass, value) above phi(min(L, K)) in the increasing convex order, and
+    """Return a distribution (mass, value) above phi(min(L, K)) in the increasing convex order, and
     E(phi(L) - K)_+.
 
     Section 12, "Convex order, from profiles": L = (P - aQ)/R for any R within `spread` of both.
@@ -124,7 +126,7 @@ def comparison(
     """
 
     def split(own: arb, other: arb) -> arb:
-        """min over theta of theta h(own/theta) + (1 - theta) g(other/(1 - theta)).
+        """Return min over theta of theta h(own/theta) + (1 - theta) g(other/(1 - theta)).
 
         h and g are the Gaussian profiles at `move` and `spread`. Any theta will do: the best is
         looked for by bisection.
@@ -143,7 +145,7 @@ def comparison(
     mean = 2 * eta * excess(a, move) - (1 - eta) * (a - 1)  # of phi(L): E L = 1 - a, E L^+ = H
 
     def transform(t: arb) -> arb:
-        """At least E(phi(L) - t)_+."""
+        """Return at least E(phi(L) - t)_+."""
         if t >= 0:
             return up((1 + eta) * split(a, t / (1 + eta)))
         return up(mean - t + (1 - eta) * a * split(1 / a, -t / ((1 - eta) * a)))
@@ -159,7 +161,8 @@ def comparison(
 
 
 def by_chords(f: Callable[[arb], arb], beyond: arb, reach: arb, zeta: arb) -> arb:
-    """At least E f(Z), f convex with slope `beyond` from zeta on; Z of mean one (Theorem 2, v).
+    """Return at least E f(Z), f convex with slope `beyond` from zeta on; Z of mean one (Theorem 2,
+    v).
 
     f is replaced by its chords between nodes: the chord over the mean, and breakpoints on both
     sides of it, where E(Z - t)_+ and E(t - Z)_+ = t E(Z - 1/t)_+ are needed. All terms are
@@ -178,7 +181,8 @@ def by_chords(f: Callable[[arb], arb], beyond: arb, reach: arb, zeta: arb) -> ar
 
 
 def too_small(m: arb, zeta: arb, rate: arb, groups: Groups) -> arb:
-    """(A) over H: E(1 - S/m)_+ <= e^(rate m - 1)/(rate m) prod E e^(-rate min(Z_g, zeta))^n_g."""
+    """Return (A) over H: E(1 - S/m)_+ <= e^(rate m - 1)/(rate m) prod E e^(-rate min(Z_g,
+    zeta))^n_g."""
     found = (rate * m - 1).exp() / (rate * m)
     for others in groups:
         falling = by_chords(lambda z: (-rate * z).exp(), ZERO, others.reach, zeta)
@@ -187,7 +191,7 @@ def too_small(m: arb, zeta: arb, rate: arb, groups: Groups) -> arb:
 
 
 def above_zeta(zeta: arb, groups: Groups) -> arb:
-    """(B) over (H + a - 1)/m: sum of E(Z_g - zeta)_+ over all others."""
+    """Return (B) over (H + a - 1)/m: sum of E(Z_g - zeta)_+ over all others."""
     return sum((others.count * excess(zeta, others.reach) for others in groups), ZERO)
 
 
@@ -206,12 +210,12 @@ class SwapWitness:
         require(self.m >= self.zeta, "m: below zeta")
 
     def lift(self, x: arb, w: arb) -> arb:
-        """phi_w(x) of Theorem 2."""
+        """Return phi_w(x) of Theorem 2."""
         s = (x / self.alpha).max(-ONE).min(self.zeta - 1)
         return x + (((1 - w) * x).max(ZERO) + s * x - self.alpha * s * s / 2) / self.m
 
     def weights(self, reach: arb) -> list[arb]:
-        """p of step (iv) at the nodes 0, x_1, .., x_K for a group of this radius."""
+        """Return p of step (iv) at the nodes 0, x_1, .., x_K for a group of this radius."""
         growth, low = (reach * reach).exp(), excess(ONE, reach)
         above = [(x, growth * excess(x / growth, reach)) for x in self.nodes]
         slopes = [(e - f) / (y - x) for (x, e), (y, f) in pairwise(above)] + [ZERO]
@@ -219,7 +223,7 @@ class SwapWitness:
         return [positive(p) for p in (low, 1 - slopes[0] - low, *between)]
 
     def drift(self, rate: arb, groups: Groups) -> arb:
-        """(C), m times: E((alpha/2m) sum (w_k - 1)^2 - beta)_+."""
+        """Return (C), m times: E((alpha/2m) sum (w_k - 1)^2 - beta)_+."""
         kappa, found = rate * self.alpha / (2 * self.m), (-1 - rate * self.beta).exp() / rate
 
         def hbar(z: arb) -> arb:
@@ -232,13 +236,13 @@ class SwapWitness:
 
 
 def node_mean(d: list[arb], weights: list[arb]) -> arb:
-    """sum p_i D'(x_i), D' at 0 at least D(1), from 1 on a running maximum (step iv)."""
+    """Return the sum p_i D'(x_i), D' at 0 at least D(1), from 1 on a running maximum (step iv)."""
     rising = [d[0].max(d[1]), *accumulate(d[1:], arb.max)]
     return up(sum((p * value for p, value in zip(weights, rising, strict=True)), ZERO))
 
 
 def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb:
-    """Theorem 2: at least delta of one round, main and cut under one maximum."""
+    """Return by Theorem 2 at least delta of one round, main and cut under one maximum."""
     a, count = epsilon.exp(), sum(others.count for others in groups)
     swap, line = SwapWitness(witness, count), Contour(witness, count)
     local = positive(excess(a, groups[0].move))
@@ -275,7 +279,7 @@ def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb
 def table_of(
     places: Places, swap: SwapWitness, line: Contour, witness: Fields, work: Work
 ) -> arb_mat:
-    """One row an atom, for the functions phi_w (Theorem 2) of all nodes w side by side."""
+    """Return one row an atom, for the functions phi_w (Theorem 2) of all nodes w side by side."""
     values, size = places.values, (len(swap.nodes) + 1) * (2 * line.exact + 5)
     last = len(values)
     require(last * size <= MOST_ENTRIES, "grid: too many atoms and frequencies")

@@ -49,3 +49,43 @@ def test_imports_point_downwards() -> None:
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     command = [sys.executable, "-c", code, "--no-cache"]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+PRE_COMMIT = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+
+
+def test_remote_hooks_are_pinned_and_ruff_is_that_of_the_constraints() -> None:
+    remote = {each["repo"]: each["rev"] for each in PRE_COMMIT["repos"] if each["repo"] != "local"}
+    assert remote and all(re.fullmatch(r"v\d+\.\d+\.\d+", rev) for rev in remote.values())
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    (ruff,) = re.findall(r"^ruff==(.+)$", constraints, re.MULTILINE)
+    assert remote["https://github.com/astral-sh/ruff-pre-commit"] == f"v{ruff}"
+
+
+def test_hooks_have_what_pre_commit_asks_for() -> None:
+    for each in PRE_COMMIT["repos"]:
+        for hook in each["hooks"]:
+            asked = {"id", "name", "entry", "language"} if each["repo"] == "local" else {"id"}
+            assert asked <= set(hook), hook
+            for place in re.findall(r"\btests/[\w/.]+", hook.get("entry", "")):
+                assert (ROOT / place).exists()
+
+
+def test_files_are_as_the_hooks_would_leave_them() -> None:
+    """No hook changes a file that is committed: trailing blanks, and the end of the file."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("no git repository")
+    kept = re.compile(PRE_COMMIT["exclude"])
+    wrong = []
+    for name in listed.stdout.decode().splitlines():
+        path = ROOT / name
+        if kept.search(name) or not path.is_file() or path.is_symlink():
+            continue
+        content = path.read_bytes()
+        if b"\0" in content or not content:
+            continue
+        blanks = re.search(rb"[ \t]+$", content, re.MULTILINE) and path.suffix != ".svg"
+        if blanks or not content.endswith(b"\n") or content.endswith(b"\n\n") or b"\r\n" in content:
+            wrong.append(name)
+    assert wrong == []

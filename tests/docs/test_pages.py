@@ -9,6 +9,9 @@ comment above a block says what is different about it:
     <!-- smaller: --rounds 1 -->     these options are added, so that the tests stay quick
     <!-- not run: reason -->         why the block cannot be run here
     <!-- needs: pandas -->           run where this package is installed; it is no dependency
+
+A `text` block that follows one of these, with no other block between, shows what it prints. Unless
+the block is played smaller, it must print that (`shown.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from tests.docs.generate import NOTEBOOK, generated, played
+from tests.docs.shown import missing_lines
 from tests.repository import ROOT
 
 PAGES = sorted(
@@ -58,6 +62,8 @@ class Block(NamedTuple):
     body: str
     smaller: list[str]
     file: str
+    shown: str = ""
+    """What the page says that it prints; empty where it says nothing, or it is played smaller."""
 
 
 def play(block: Block, names: dict[str, Any]) -> None:
@@ -89,16 +95,26 @@ def newest_run(_: object) -> str:
 
 
 def blocks(text: str) -> list[Block]:
+    found = list(BLOCK.finditer(text))
+    following = [*found[1:], None] if found else []
     return [
         Block(
-            found["language"],
-            found["body"],
-            shlex.split(found["note"]) if found["kind"] == "smaller" else [],
-            found["file"] or "",
+            each["language"],
+            each["body"],
+            shlex.split(each["note"]) if each["kind"] == "smaller" else [],
+            each["file"] or "",
+            output_of(each, after),
         )
-        for found in BLOCK.finditer(text)
-        if found["language"] in RUN and can_run(found["kind"], found["note"])
+        for each, after in zip(found, following, strict=True)
+        if each["language"] in RUN and can_run(each["kind"], each["note"])
     ]
+
+
+def output_of(block: re.Match[str], after: re.Match[str] | None) -> str:
+    """What the page shows below a block that is played as it stands; empty if nothing."""
+    if block["kind"] == "smaller" or block["file"] or block["language"] not in ("python", "sh"):
+        return ""
+    return after["body"] if after is not None and after["language"] == "text" else ""
 
 
 def can_run(kind: str | None, note: str) -> bool:
@@ -128,6 +144,23 @@ def sections_of(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_missing"),
+    [
+        ("epsilon 1.0471, 718 clients", False),
+        ("epsilon 1.05, 718 clients", True),
+        ("epsilon 1.047, 719 clients", False),
+        ("epsilon 1.047, 725 clients", True),
+        ("epsilon 1.047, 718 servers", True),
+        ("", True),
+    ],
+)
+def test_shown_output_that_is_not_printed_is_noticed(printed: str, is_missing: bool) -> None:
+    shown = "first\n...\nepsilon   1.047, 718 clients\n"
+    assert bool(missing_lines(shown, f"first\nanother\n{printed}\nlast")) == is_missing
+    assert missing_lines(shown, f"{printed}\nfirst")
 
 
 def test_addresses_of_older_releases_lead_to_pages() -> None:
@@ -195,7 +228,12 @@ def test_code_blocks_run(
         fs.simulate(overrides=SMALL)
     try:
         for block in WITH_CODE[page]:
+            capsys.readouterr()
             play(block, names)
+            out, err = capsys.readouterr()
+            # Rounds go to one stream and the summary to the other.
+            lost = min((missing_lines(block.shown, p) for p in (out + err, err + out)), key=len)
+            assert not lost, f"{page.name} shows what is not printed: {lost}\nprinted: {err}{out}"
     finally:
         for name in set(sys.modules) - loaded:  # a page's own files
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):

@@ -126,5 +126,5 @@ def test_it_calibrates_to_the_whole_clients_sensitivity() -> None:
 
 @pytest.mark.parametrize("delta0", [float("nan"), float("inf"), 1e-5, -1.0, "x", None])
 def test_local_mod_laplace_delta0_not_zero_is_refused(delta0: Any) -> None:
-    with pytest.raises(InvalidValueError, match="delta0"):
+    with pytest.raises(InvalidValueError, match="must be 0 for Laplace noise"):
         LocalRandomizerMod(randomizer="laplace", epsilon0=1.0, delta0=delta0)

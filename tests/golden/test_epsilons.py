@@ -15,6 +15,9 @@ KNOWN = epsilons.read()
 HOW = "scripts/generate --epsilons works them out anew: look at what it changes"
 RELATIVE = 1e-5
 """Searches stop within about a millionth of an epsilon."""
+OF_ATTACKS = 1e-4
+"""What an attack attains among very many clients moves with the last bits of a machine's
+exponentials, and of the attacks that are searched through, many are nearly as good."""
 QUICK = ("quickstart", "digits_record")
 
 
@@ -22,7 +25,8 @@ def require(found: dict[str, float | None], known: dict[str, float | None], what
     assert found.keys() == known.keys(), HOW
     for name, value in known.items():
         now = found[name]
-        same = now is None if value is None else now == pytest.approx(value, rel=RELATIVE)
+        within = OF_ATTACKS if name.startswith("attained") else RELATIVE
+        same = now is None if value is None else now == pytest.approx(value, rel=within)
         assert same, f"{what}, {name}: {now!r}, and {value!r} is written down; {HOW}"
 
 

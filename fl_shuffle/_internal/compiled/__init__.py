@@ -50,17 +50,17 @@ def kernel(*ingredients: ModuleType) -> Callable[[Function], Function]:
 
 
 def piece(function: Function) -> Function:
-    """A piece of kernels whose bits are those of one machine: multiply-adds may be fused."""
+    """Return a piece of kernels whose bits are those of one machine: multiply-adds may be fused."""
     return njit(function, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 def reordered(function: Function) -> Function:
-    """The same, whose sums may be taken in any order."""
+    """Return the same, whose sums may be taken in any order."""
     return njit(function, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 
 
 def inlined(function: Function) -> Function:
-    """A piece of kernels, which is copied into them."""
+    """Return a piece of kernels, which is copied into them."""
     return njit(function, inline="always", error_model="numpy")
 
 

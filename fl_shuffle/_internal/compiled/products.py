@@ -23,7 +23,7 @@ _VECTOR, _INDEX = ir.VectorType(ir.FloatType(), LANES), ir.IntType(32)
 
 
 def _write_block(_: Any, left: Any, row: Any, right: Any, column: Any, out: Any) -> Any:
-    """The `ROWS` rows from `row` and `LANES` columns from `column` of `product`."""
+    """Return the `ROWS` rows from `row` and `LANES` columns from `column` of `product`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, row, _, column, _ = arguments
@@ -69,8 +69,8 @@ write_block: Any = intrinsic(_write_block)
 
 @piece
 def product(left: Any, right: Any, out: Any) -> None:
-    """The first m n numbers of `out`, row by row: left [m, k] times right [k, n], float32, the rows
-    of `right` contiguous.
+    """Compute the first m n numbers of `out`, row by row: left [m, k] times right [k, n], float32,
+    the rows of `right` contiguous.
 
     Each number is one chain of fused multiply-adds over k, if there are `ROWS` by `LANES` at least:
     it depends on its own row and column alone. (Reshaping took longer than a product of a client's

@@ -25,7 +25,7 @@ LEAST_FACTOR = 1e-30
 
 @reordered
 def _squares(row: Any) -> Any:
-    """Sum of squares, in some order, in the row's precision."""
+    """Return the sum of squares, in some order, in the row's precision."""
     total = row.dtype.type(0.0)
     for i in range(row.size):
         total += row[i] * row[i]
@@ -34,7 +34,7 @@ def _squares(row: Any) -> Any:
 
 @reordered
 def _sizes(row: Any) -> Any:
-    """Sum of absolute values, in the same way."""
+    """Return the sum of absolute values, in the same way."""
     total = row.dtype.type(0.0)
     for i in range(row.size):
         total += abs(row[i])
@@ -43,7 +43,7 @@ def _sizes(row: Any) -> Any:
 
 @reordered
 def dot(left: Any, right: Any) -> Any:
-    """The scalar product of two rows, in some order, in float64."""
+    """Return the scalar product of two rows, in some order, in float64."""
     total = 0.0
     for i in range(left.size):
         total += np.float64(left[i]) * np.float64(right[i])
@@ -52,7 +52,7 @@ def dot(left: Any, right: Any) -> Any:
 
 @piece
 def powers(rows: Any, norm: Any, least: Any, out: Any) -> None:
-    """out [k] <- the rows' squared l2 norms, or l1 norms, plus `least`."""
+    """Write the rows' squared l2 norms, or l1 norms, plus `least` to `out` [k]."""
     if norm == 2:
         for r in range(rows.shape[0]):
             out[r] = _squares(rows[r]) + least
@@ -72,7 +72,7 @@ def _length(row: Any, norm: Any) -> Any:
 
 @piece
 def length_of(row: Any, norm: Any) -> Any:
-    """The norm of a float32 row, inflated; in float64 where squares are beyond float32."""
+    """Return the norm of a float32 row, inflated; in float64 where squares are beyond float32."""
     length = _length(row, norm)
     wide = length if np.isfinite(length) else _length(row.astype(np.float64), norm)
     return wide * INFLATION
@@ -80,8 +80,8 @@ def length_of(row: Any, norm: Any) -> Any:
 
 @inlined
 def clip_row(row: Any, radius: Any, norm: Any) -> Any:
-    """In place: clip a row (float32 [d]) to norm, 1 or 2, at most `radius`. One that holds NaN or
-    an infinity becomes zero; returns whether it does."""
+    """Clip a row (float32 [d]) in place to norm, 1 or 2, at most `radius`. One that holds NaN or an
+    infinity becomes zero; returns whether it does."""
     length = length_of(row, norm)
     invalid = not np.isfinite(length)
     if invalid:
@@ -96,15 +96,16 @@ def clip_row(row: Any, radius: Any, norm: Any) -> Any:
 
 @kernel()
 def clip_rows(rows: Any, radii: Any, norm: int, invalid: Any) -> None:
-    """`clip_row` of each of `rows` [K, d], to radii [K]; `invalid` [K] <- which are zero now."""
+    """Apply `clip_row` to each of `rows` [K, d], to radii [K]; `invalid` [K] <- which are zero
+    now."""
     for k in range(rows.shape[0]):
         invalid[k] = clip_row(rows[k], radii[k], norm)
 
 
 @kernel()
 def sum_within(rows: Any, limits: Any, group: int, total: Any) -> bool:
-    """total (float64 [d]) += the sum of `rows` (float32 [K, d]); returns whether no number of a row
-    is larger in size than that row's of `limits` (float32 [K]), nor NaN.
+    """Add the sum of `rows` (float32 [K, d]) to total (float64 [d]); return whether no number of a
+    row is larger in size than that row's of `limits` (float32 [K]), nor NaN.
 
     Float32 sums of `group` rows must be exact.
     """

@@ -31,7 +31,7 @@ LOWEST = _real(-87.0)
 
 @piece
 def _exponential(d: Any) -> Any:
-    """exp d for d <= 0; NaN stays NaN."""
+    """Return exp d for d <= 0; NaN stays NaN."""
     near = LOWEST if d < LOWEST else d
     shifted = near * PER_OCTAVE + ROUNDER
     n = shifted - ROUNDER
@@ -45,7 +45,7 @@ def _exponential(d: Any) -> Any:
 
 @piece
 def softmax_of_columns(logits: Any, best: Any, sums: Any) -> Any:
-    """Logits [classes, TILE] become probabilities, in place; best, sums [TILE]: scratch."""
+    """Turn logits [classes, TILE] into probabilities, in place; best, sums [TILE]: scratch."""
     first = logits[0]
     for r in range(TILE):
         best[r] = first[r]

@@ -16,7 +16,7 @@ AGAIN_SECONDS = 0.01
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Within it an interrupt in a callback, which Python would print and go on, is sent again."""
+    """Send again an interrupt in a callback within it, which Python would print and go on."""
     before = sys.unraisablehook
 
     def again(unraisable: sys.UnraisableHookArgs) -> None:

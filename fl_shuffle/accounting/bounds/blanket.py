@@ -29,10 +29,28 @@ MAX_EPSILON = 100.0
 def blanket_curve(
     randomizer: AccountedRandomizer, n: int, *, participation: float = 1.0
 ) -> DeltaCurve:
-    """delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
+    """Return delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
 
-    `participation`: each client takes part with that probability, secretly (see
-    `participation.with_absence`).
+    Parameters
+    ----------
+    randomizer : AccountedRandomizer
+        Local randomizer of all clients.
+    n : int
+        Number of reports, at least 1.
+    participation : float, default 1.0
+        Probability with which each client takes part, secretly (see `participation.with_absence`),
+        in (0, 1].
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats).
+
+    Notes
+    -----
+    Statement: E(sum over j <= n of B_j L_j)_+/(n gamma), the largest over the randomizer's cases.
+    Source: Balle et al. (2019), Lemma 5.3; Su, Cheng, Wang (2025), Theorem 4; docs/research/proofs,
+    section 2. Neighbors: replace-one. Direction of error: all errors are added to delta.
     """
     others = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS) - 1
     rate, cases = require_participation(participation), randomizer.cases()
@@ -54,17 +72,33 @@ def blanket_curve(
 
 
 def largest_epsilon(randomizer: AccountedRandomizer) -> float:
-    """Up to here the curve is searched."""
+    """Return the epsilon up to which the curve is searched."""
     return min(randomizer.local_epsilon, MAX_EPSILON)
 
 
 def blanket_delta(
     randomizer: AccountedRandomizer, n: int, epsilon: float, **setting: Any
 ) -> CurvePoint:
-    """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
+    """Return delta of the shuffle of `n` reports at central budget `epsilon`.
 
-    `setting`: see `blanket_curve`.
+    Parameters
+    ----------
+    randomizer : AccountedRandomizer
+        Local randomizer of all clients.
+    n : int
+        Number of reports, at least 1.
+    epsilon : float
+        In nats, at least 0.
+    **setting
+        As for `blanket_curve`, whose statement this is.
 
+    Returns
+    -------
+    CurvePoint
+        The pair (epsilon, delta), and the numerical error inside of delta.
+
+    Examples
+    --------
     >>> from fl_shuffle.accounting.distributions.finite import KRandomizedResponse
     >>> f"{blanket_delta(KRandomizedResponse(1.0, 10), 1000, 0.0792072).delta:.3e}"
     '1.187e-06'
@@ -76,9 +110,23 @@ def blanket_delta(
 def blanket_epsilon(
     randomizer: AccountedRandomizer, n: int, delta: float, **setting: Any
 ) -> CurvePoint:
-    """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
+    """Return the smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
 
-    It is never above the local one, which each report keeps by itself.
+    Parameters
+    ----------
+    randomizer : AccountedRandomizer
+        Local randomizer of all clients.
+    n : int
+        Number of reports, at least 1.
+    delta : float
+        In (0, 1).
+    **setting
+        As for `blanket_curve`, whose statement this is.
+
+    Returns
+    -------
+    CurvePoint
+        Epsilon in nats. It is never above the local one, which each report keeps by itself.
     """
     curve = blanket_curve(randomizer, n, **setting)
     error = usual_error(randomizer.cases()[0].law(0.0))

@@ -80,10 +80,12 @@ class CheckInCurve(OneRoundCurve):
 
     @property
     def credit(self) -> bool:
+        """Whether absence or the shuffler contributes at all."""
         return self._rate < 1.0 or any(cell.replaced.credit for cell in self._cells)
 
     @property
     def predicted_mu(self) -> float:
+        """A Gaussian parameter of about the curve's size: not a bound, only a scale."""
         of_cells = self._rate * self._cells[0].replaced.predicted_mu
         blanket = math.inf if self._blanket is None else self._blanket.predicted_mu
         return min(of_cells, self._whole.predicted_mu, blanket)
@@ -96,7 +98,7 @@ class CheckInCurve(OneRoundCurve):
         ]
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
-        """The curves of a batch of this size: for a new input, and for another client in its place.
+        """Return the curves of a batch of this size: for a new input, and for another client.
 
         Which of the others are in the batch is drawn: each counts as one of the widest.
         """
@@ -110,16 +112,18 @@ class CheckInCurve(OneRoundCurve):
         return replaced, replaced if moved == batch else VectorCurve(moved)
 
     def local_delta(self, epsilon: float) -> float:
+        """Return q times the local delta: absence hides the client that often."""
         return self._rate * self._whole.local_delta(epsilon)
 
     def local_epsilon(self, delta: float) -> float:
+        """Return the epsilon at which `local_delta` is `delta`, rounded up."""
         if delta >= self._rate:
             return 0.0
         # The smallest eps with q delta_local(eps) <= delta.
         return self._whole.local_epsilon(delta / self._rate * ROUND_DOWN)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
-        """The sum over cells, or what is known where that is no larger."""
+        """Return the sum over cells, or what is known where that is no larger."""
         # Of everybody's reports: no number of them, drawn at random, says more.
         whole = min(self._whole.certified(epsilon), local / self._rate)
         known = min(local, whole)
@@ -131,6 +135,7 @@ class CheckInCurve(OneRoundCurve):
         if self._near_whole is not self._whole:
             whole = min(self._near_whole.certified(epsilon), local / self._rate)
         for cell in self._cells:
+            # Step 5: no term is above D_n(a).
             most = cell.weight * whole
             total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))
             if total * ROUND_UP >= known:
@@ -163,10 +168,11 @@ def _variance(noise: str, move: float, own: float, reach: float) -> float:
 
 
 def _of_cell(cell: _Cell, epsilon: float) -> float:
-    """weight times the smaller of both bounds on the divergence, given that K is in this cell."""
+    """Return weight times the smaller of both bounds on the divergence, given K in this cell."""
     at, of_replaced, of_moved = mixture_weights(cell.low, cell.high, epsilon)
     replaced = cell.replaced.certified(at)
     moved = replaced if cell.moved is cell.replaced else cell.moved.certified(at)
+    # Steps 1 to 3 of section 16; below, step 4, without A: r D_K(a).
     found = of_replaced * replaced + of_moved * moved
     if cell.high < 1.0 and found > cell.high * cell.replaced.local_delta(epsilon):
         found = min(found, cell.high * cell.replaced.certified(epsilon))

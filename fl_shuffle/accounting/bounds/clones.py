@@ -30,7 +30,20 @@ from fl_shuffle.errors import require_integer, require_real
 
 
 def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
-    """L of the pair of randomized responses against their average, at central budget `epsilon`."""
+    """Return the distribution of L of two randomized responses against their average.
+
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget, in nats.
+    epsilon : float
+        Central budget, in nats.
+
+    Returns
+    -------
+    AtomicDistribution
+        Two atoms, probability 1/2 each: see the module.
+    """
     share = 2.0 / (1.0 + math.exp(-epsilon0))
     top = -share * math.expm1(epsilon - epsilon0)
     bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
@@ -40,9 +53,27 @@ def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
 def clone_curve(
     epsilon0: float, hiding: Sequence[tuple[float, int]], *, participation: float = 1.0
 ) -> DeltaCurve:
-    """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
+    """Return delta(epsilon) of an eps0-client among others that clone with given probabilities.
 
-    `hiding` lists (clone probability, count) of the other clients; see `hidden_curve`.
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget of the client, in nats.
+    hiding : sequence of (float, int)
+        (clone probability, count) of the other clients.
+    participation : float, default 1.0
+        As for `hidden_curve`.
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats).
+
+    Notes
+    -----
+    Statement: see the module. Source: Feldman, McMillan, Talwar (2022), the standard clone;
+    docs/research/proofs, section 2. Neighbors: replace-one, both directions. Direction of error:
+    all errors are added to delta.
     """
     budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     return hidden_curve(budget, partial(clone_law, budget), hiding, participation=participation)
@@ -51,10 +82,26 @@ def clone_curve(
 def standard_clone_curve(
     epsilon0: float, clients: int, *, participation: float = 1.0
 ) -> DeltaCurve:
-    """The standard clone bound on delta(epsilon), proven.
+    """Return the standard clone bound on delta(epsilon), proven.
 
-    Holds for every pure `epsilon0`-randomizer that is shared by all `clients`. `participation`: see
-    `hidden_curve`.
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget of all clients, in nats.
+    clients : int
+        Number of reports, at least 1.
+    participation : float, default 1.0
+        As for `hidden_curve`.
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats), for every pure `epsilon0`-randomizer that all clients
+        share.
+
+    Notes
+    -----
+    As for `clone_curve`.
     """
     others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
@@ -65,6 +112,6 @@ def standard_clone_curve(
 def standard_clone(
     epsilon0: float, clients: int, *, epsilon: float | None = None, delta: float | None = None
 ) -> CurvePoint:
-    """What `standard_clone_curve` says at one of `epsilon` and `delta`."""
+    """Return what `standard_clone_curve` says at one of `epsilon` and `delta`."""
     curve = standard_clone_curve(epsilon0, clients)
     return solve(curve, epsilon0, epsilon=epsilon, delta=delta)

@@ -22,14 +22,39 @@ from fl_shuffle.errors import NotApplicableError, require_integer
 
 
 def gspa_shares(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
-    """(1 - delta_i)/(1 + e^eps_i): half the clone probabilities of clients with these budgets."""
+    """Return (1 - delta_i)/(1 + e^eps_i): half of each client's clone probability.
+
+    Parameters
+    ----------
+    epsilon0, delta0 : array_like, shape (classes,)
+        Local budgets; epsilon in nats.
+
+    Returns
+    -------
+    ndarray, shape (classes,)
+        The summands of Theorem 2.
+    """
     result: FloatArray = (1.0 - np.asarray(delta0)) * expit(-np.asarray(epsilon0, np.float64))
     return result
 
 
 def gspa_rest(shares: FloatArray, counts: ArrayLike) -> float:
-    """sum_i s_i - max_i s_i over `counts` clients of each share [classes], a client of the largest
-    share being taken out by its count: a subtraction would cancel."""
+    """Return sum_i s_i - max_i s_i over `counts` clients of each share.
+
+    A client of the largest share is taken out by its count: a subtraction would cancel.
+
+    Parameters
+    ----------
+    shares : ndarray, shape (classes,)
+        As `gspa_shares` returns them.
+    counts : array_like of int, shape (classes,)
+        Number of clients of each class.
+
+    Returns
+    -------
+    float
+        0 for a single client.
+    """
     others = np.array(counts)
     there = np.flatnonzero(others)
     if there.size:
@@ -38,10 +63,29 @@ def gspa_rest(shares: FloatArray, counts: ArrayLike) -> float:
 
 
 def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
-    """sqrt(2 / (sum_i s_i - max_i s_i)), s_i = (1 - delta_i)/(1 + e^eps_i), as published.
+    """Return the published Gaussian-DP parameter sqrt(2 / (sum_i s_i - max_i s_i)).
 
-    `rounds` multiplies it by sqrt(T) (composition of Gaussian DP). Raises `NotApplicableError` for
-    a single client, where the sum is empty.
+    Parameters
+    ----------
+    budgets : sequence of LocalBudget
+        Local budgets of all clients.
+    rounds : int, default 1
+        Number T of rounds; multiplies the parameter by sqrt(T) (composition of Gaussian DP).
+
+    Returns
+    -------
+    float
+        mu, with s_i = (1 - delta_i)/(1 + e^eps_i).
+
+    Raises
+    ------
+    NotApplicableError
+        For a single client, where the sum is empty.
+
+    Notes
+    -----
+    Source: Chen, Cao, Ge (AAAI 2024), Theorem 2, as published: not proven, and refuted for equal
+    binary randomized response (docs/research/errata.md). Neighbors: replace-one.
     """
     classes = check_budgets(budgets)
     repeated = require_integer("rounds", rounds, minimum=1)

@@ -32,7 +32,24 @@ LAPLACE_CLOSE = 6e-5
 
 
 def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:
-    """delta = 1 - e^((eps - ratio)/2) for |eps| <= ratio, elementwise; exact."""
+    """Return the exact delta of one Laplace report, elementwise.
+
+    Parameters
+    ----------
+    epsilon : array_like
+        In nats; negative values are allowed.
+    ratio : float
+        Sensitivity over the noise scale.
+
+    Returns
+    -------
+    ndarray
+        1 - e^((epsilon - ratio)/2) for |epsilon| <= ratio.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 1. Neighbors: replace-one, in any dimension (l1).
+    """
     eps = np.asarray(epsilon, dtype=np.float64)
     inside = -np.expm1(0.5 * (np.minimum(eps, ratio) - ratio))
     result: FloatArray = np.where(eps >= -ratio, inside, -np.expm1(np.minimum(eps, 0.0)))
@@ -40,10 +57,31 @@ def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:
 
 
 def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArray:
-    """Upper bound on the divergence of `rounds` Laplace reports at `epsilon` >= 0, elementwise.
+    """Return an upper bound on the divergence of several Laplace reports, elementwise.
 
-    Exact for one round; for more, the composed worst pair, rounded up by about 1e-5 relative in
-    epsilon. Zero from rounds * ratio on (pure differential privacy). Raises `InvalidValueError`.
+    Parameters
+    ----------
+    epsilon : array_like
+        In nats, at least 0.
+    ratio : float
+        Sensitivity over the noise scale.
+    rounds : int, default 1
+        Number of reports.
+
+    Returns
+    -------
+    ndarray
+        delta; zero from rounds * ratio on (pure differential privacy).
+
+    Raises
+    ------
+    InvalidValueError
+        For a value out of range.
+
+    Notes
+    -----
+    Exact for one round; for more, the composed worst pair (docs/research/proofs, section 1).
+    Direction of error: rounded up, by about 1e-5 relative in epsilon.
     """
     r, times = _checked(ratio, rounds)
     budget = np.asarray(epsilon, dtype=np.float64)
@@ -59,9 +97,26 @@ def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArr
 
 
 def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
-    """The smallest epsilon >= 0 of `rounds` Laplace reports at `delta`, rounded up.
+    """Return the smallest epsilon >= 0 of several Laplace reports at `delta`, rounded up.
 
-    Never above rounds * ratio. Raises `InvalidValueError` for delta outside [0, 1).
+    Parameters
+    ----------
+    delta : float
+        In [0, 1).
+    ratio : float
+        Sensitivity over the noise scale.
+    rounds : int, default 1
+        Number of reports.
+
+    Returns
+    -------
+    float
+        In nats, never above rounds * ratio.
+
+    Raises
+    ------
+    InvalidValueError
+        For a value out of range.
     """
     target = require_real("delta", delta, minimum=0.0, maximum=1.0, exclusive_maximum=True)
     r, times = _checked(ratio, rounds)
@@ -91,6 +146,6 @@ def _checked(ratio: float, rounds: int) -> tuple[float, int]:
 
 
 def local_pair(ratio: float) -> DominatingPair:
-    """The dominating pair of one Laplace report."""
+    """Return the dominating pair of one Laplace report."""
     grid = np.linspace(0.0, ratio, LAPLACE_PAIR_NODES) if ratio > 0.0 else np.zeros(1)
     return DominatingPair.from_curve(grid, laplace_profile(grid, ratio))

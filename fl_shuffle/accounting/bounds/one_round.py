@@ -66,15 +66,15 @@ class OneRoundCurve(ABC):
 
     @abstractmethod
     def local_delta(self, epsilon: float) -> float:
-        """The divergence of the client's own report, the shuffler ignored."""
+        """Return the divergence of the client's own report, the shuffler ignored."""
 
     @abstractmethod
     def local_epsilon(self, delta: float) -> float:
-        """The local epsilon at `delta`, rounded up; may be infinite."""
+        """Return the local epsilon at `delta`, rounded up; may be infinite."""
 
     @abstractmethod
     def _shuffled(self, epsilon: float, local: float) -> float:
-        """What the theorems say at `epsilon`, where the local curve is at `local` > 0."""
+        """Return what the theorems say at `epsilon`, where the local curve is at `local` > 0."""
 
     @property
     def improves(self) -> bool:
@@ -98,6 +98,7 @@ class OneRoundCurve(ABC):
         return self._seen[budget]
 
     def __call__(self, epsilon: float) -> DeltaBound:
+        """Return the certified delta at `epsilon`, its errors inside."""
         return DeltaBound(self.certified(epsilon), 0.0)
 
     def epsilon(self, delta: float) -> float:

@@ -49,14 +49,33 @@ def with_absence(
     rate: float,
     epsilon: float,
 ) -> tuple[AmplificationDistribution, list[tuple[float, int]]]:
-    """The distribution of L and the others' (mass, count) when each takes part with probability
-    `rate`.
+    """Return the client's distribution of L and the others' masses when each takes part secretly.
 
-    `law` is the client's distribution of L at `epsilon` when it does take part, `blanket` the
-    masses of the others when they do. Rounded so that delta can only grow. `rate` in (0, 1].
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        The client's distribution of L at `epsilon` when it does take part.
+    blanket : sequence of (float, int)
+        (mass, count) of the others when they do.
+    rate : float
+        Probability to take part, in (0, 1].
+    epsilon : float
+        In nats, at least 0.
+
+    Returns
+    -------
+    tuple
+        The distribution, and (mass, count) of the others.
+
+    Notes
+    -----
+    Statement: see the module. Source: docs/research/proofs, sections 2 and 16. Direction of error:
+    rounded so that delta can only grow.
     """
     if rate == 1.0:
         return law, list(blanket)
+    # gamma, gamma' = 1 - q + q gamma (`whole`), and the shares of omega' where the client is absent
+    # and present. Values of L are rounded up, masses down.
     largest = max((mass for mass, count in blanket if count > 0 and mass > 0.0), default=1.0)
     whole = 1.0 - rate + rate * largest
     absent, present = (1.0 - rate) / whole, rate * largest / whole
@@ -123,13 +142,30 @@ def hidden_delta(
     epsilon: float,
     relative_error: float | None = None,
 ) -> DeltaBound:
-    """delta(`epsilon`) of a client of this distribution of L among others of these (mass, count),
-    each with participation `rate`; the best that is certified where `relative_error` is out of
-    reach."""
+    """Return delta(epsilon) of a client of this distribution of L among others.
+
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        The client's distribution of L at `epsilon`.
+    blanket : sequence of (float, int)
+        (mass, count) of the others.
+    rate : float
+        Probability with which each takes part, in (0, 1].
+    epsilon : float
+        In nats, at least 0.
+    relative_error : float, optional
+        As for `amplified_delta`.
+
+    Returns
+    -------
+    DeltaBound
+        The best that is certified where `relative_error` is out of reach.
+    """
     law, blanket = with_absence(law, blanket, rate, epsilon)
     return amplified_delta(law, blanket, relative_error=relative_error)
 
 
 def require_participation(rate: float) -> float:
-    """`rate` as a float in (0, 1], or `InvalidValueError`."""
+    """Return `rate` as a float in (0, 1], or `InvalidValueError`."""
     return require_real("participation", rate, minimum=0.0, maximum=1.0, exclusive_minimum=True)

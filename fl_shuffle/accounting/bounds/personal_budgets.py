@@ -11,7 +11,29 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 @dataclass(frozen=True, order=True)
 class LocalBudget:
-    """`count` clients whose reports each satisfy (epsilon0, delta0) locally (nats)."""
+    """Clients whose reports each satisfy (epsilon0, delta0) local differential privacy.
+
+    Parameters
+    ----------
+    epsilon0 : float
+        Local epsilon of one report, in nats, 0 to 200.
+    delta0 : float, default 0.0
+        Local delta of one report, in [0, 1).
+    count : int, default 1
+        Number of clients, at least 1.
+
+    Raises
+    ------
+    InvalidValueError
+        For a value out of range.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import BoundQuery, LocalBudget, bound
+    >>> budgets = [LocalBudget(0.5, count=900), LocalBudget(1.0, count=100)]
+    >>> bound(BoundQuery(randomizer="krr", k=2, budgets=budgets, delta=1e-6)).status.value
+    'proven'
+    """
 
     epsilon0: float
     delta0: float = 0.0
@@ -24,7 +46,7 @@ class LocalBudget:
 
 
 def check_budgets(budgets: Iterable[LocalBudget]) -> tuple[LocalBudget, ...]:
-    """Classes with equal budgets merged, in increasing order; raises if there is none."""
+    """Return classes with equal budgets merged, in increasing order; raises if there is none."""
     merged: dict[tuple[float, float], int] = {}
     for budget in budgets:
         key = (budget.epsilon0, budget.delta0)
@@ -35,5 +57,5 @@ def check_budgets(budgets: Iterable[LocalBudget]) -> tuple[LocalBudget, ...]:
 
 
 def client_count(budgets: Sequence[LocalBudget]) -> int:
-    """How many clients the classes hold."""
+    """Return how many clients the classes hold."""
     return sum(budget.count for budget in budgets)

@@ -36,17 +36,24 @@ ERLINGSSON_CLIENTS, ERLINGSSON_EPSILON0, ERLINGSSON_DELTA = 1000, 0.5, 0.01
 
 
 def erlingsson2019_epsilon(epsilon0: float, clients: int, delta: float) -> float:
-    """12 eps0 sqrt(log(1/delta)/n): Erlingsson et al. 2019, Theorem 7, its condition unchecked."""
+    """Return 12 eps0 sqrt(log(1/delta)/n).
+
+    Source: Erlingsson et al. 2019, Theorem 7, its condition unchecked. Epsilons in nats;
+    replace-one.
+    """
     return 12.0 * epsilon0 * math.sqrt(math.log(1.0 / delta) / clients)
 
 
 def chen2024_mu(epsilon0: float, clients: int) -> float:
-    """2 e^(eps0/2)/sqrt(n - 1): Chen, Cao and Ge 2024 (ICASSP), Theorem 2; asymptotic."""
+    """Return 2 e^(eps0/2)/sqrt(n - 1): Chen, Cao and Ge 2024 (ICASSP), Theorem 2; asymptotic."""
     return 2.0 * math.exp(0.5 * epsilon0) / math.sqrt(clients - 1)
 
 
 def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
-    """Feldman, McMillan and Talwar 2022, Theorem 3.1: the standard clone in closed form."""
+    """Return the standard clone's epsilon in closed form.
+
+    Source: Feldman, McMillan and Talwar 2022, Theorem 3.1. Epsilons in nats; replace-one.
+    """
     largest = math.log(clients / (16.0 * math.log(2.0 / delta)))
     if not epsilon0 <= largest:
         raise NotApplicableError(
@@ -70,8 +77,10 @@ def closed_form_delta(epsilon_at: Callable[[float], float], epsilon: float) -> f
 
 
 def echo_sum(budgets: Sequence[LocalBudget]) -> float:
-    """S of Liu et al. 2023 (Echo of Neighbors): sum over i, one client of the largest budget left
-    out, of the average over j of (eps_i/eps_j) (1 - e^-eps_j)/(1 - e^-eps_i) e^-max(eps_i, eps_j).
+    """Return the sum S of Echo of Neighbors.
+
+    It is the sum over i, one client of the largest budget left out, of the average over j of
+    (eps_i/eps_j) (1 - e^-eps_j)/(1 - e^-eps_i) e^-max(eps_i, eps_j). Source: Liu et al. 2023.
     """
     classes = check_budgets(budgets)
     eps = np.array([budget.epsilon0 for budget in classes])
@@ -86,8 +95,10 @@ def echo_sum(budgets: Sequence[LocalBudget]) -> float:
 
 
 def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
-    """Their epsilon for the client with the largest budget: an average over the differing client's
-    inputs, not a worst case."""
+    """Return Echo of Neighbors' epsilon of the client with the largest budget.
+
+    It is an average over the differing client's inputs, not a worst case. Source: Liu et al. 2023.
+    """
     total, need = echo_sum(budgets), math.log(4.0 / delta)
     top = max(budget.epsilon0 for budget in budgets)
     if total < 16.0 * need:
@@ -96,8 +107,10 @@ def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
 
 
 def gspa_exact_curve(budgets: Sequence[LocalBudget]) -> DeltaCurve:
-    """GSPA's reduction at finite n, for the most exposed client: client j hides it with probability
-    2 (1 - delta_j)/(1 + e^eps_j). Proven for binary randomized response, not for all randomizers.
+    """Return GSPA's reduction at finite n, for the most exposed client.
+
+    Client j hides it with probability 2 (1 - delta_j)/(1 + e^eps_j). Proven for binary randomized
+    response, not for all randomizers.
     """
     return worst_client_curve(
         budgets,
@@ -121,7 +134,7 @@ class BlanketMoments:
 
     @classmethod
     def generic(cls, epsilon0: float, epsilon: float) -> BlanketMoments:
-        """For any pure eps0-randomizer shared by all clients."""
+        """Return the moments for any pure eps0-randomizer shared by all clients."""
         return cls(
             gamma=math.exp(-epsilon0),
             lower=math.exp(-epsilon0) - math.exp(epsilon),
@@ -133,7 +146,10 @@ class BlanketMoments:
     def of_law(
         cls, law: AmplificationDistribution, gamma: float, exposed: float = 0.0
     ) -> BlanketMoments:
-        """Without atoms, L is spread to a grid with its mean kept, which can only add to E L^2."""
+        """Return the moments of a distribution of L.
+
+        Without atoms, L is spread to a grid with its mean kept, which can only add to E L^2.
+        """
         if isinstance(law, AtomicDistribution):
             second = float(law.probabilities @ law.values**2)
             return cls(gamma, law.lower, law.upper, second, exposed)
@@ -147,7 +163,7 @@ class BlanketMoments:
 
 
 def hoeffding_delta(moments: BlanketMoments, clients: int, epsilon: float) -> float:
-    """With Hoeffding's tail, averaged exactly over Bin(n, gamma)."""
+    """Return delta by Hoeffding's tail, averaged exactly over Bin(n, gamma)."""
     drift, span = math.expm1(epsilon), moments.upper - moments.lower
     if drift == 0.0 or moments.upper <= 0.0:
         return 1.0 if drift == 0.0 else min(1.0, moments.exposed)
@@ -155,7 +171,7 @@ def hoeffding_delta(moments: BlanketMoments, clients: int, epsilon: float) -> fl
 
 
 def bennett_delta(moments: BlanketMoments, clients: int, epsilon: float) -> float:
-    """With Bennett's tail."""
+    """Return delta by Bennett's tail."""
     drift, top, second = math.expm1(epsilon), moments.upper, moments.second
     if drift == 0.0 or top <= 0.0:
         return 1.0 if drift == 0.0 else min(1.0, moments.exposed)
@@ -166,7 +182,10 @@ def bennett_delta(moments: BlanketMoments, clients: int, epsilon: float) -> floa
 
 
 def _averaged(front: float, rate: float, moments: BlanketMoments, n: int) -> float:
-    """(1/(gamma n)) E[front e^(-rate M) 1{M >= 1}], M ~ Bin(n, gamma), plus what is exposed."""
+    """Return (1/(gamma n)) E[front e^(-rate M) 1{M >= 1}] plus what is exposed.
+
+    M ~ Bin(n, gamma).
+    """
     gamma = moments.gamma
     some = n * math.log1p(gamma * math.expm1(-rate))
     none = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
@@ -184,7 +203,10 @@ Formula = Callable[[BlanketMoments, int, float], float]
 def moments_curve(
     formula: Formula, epsilon0: float, clients: int, randomizer: AccountedRandomizer | None = None
 ) -> DeltaCurve:
-    """delta(epsilon) of `hoeffding_delta` or `bennett_delta`; without a randomizer, of any."""
+    """Return delta(epsilon) of `hoeffding_delta` or `bennett_delta`.
+
+    Without a randomizer it is that of any.
+    """
     cases = () if randomizer is None else randomizer.cases()
 
     def curve(epsilon: float) -> DeltaBound:
@@ -207,7 +229,7 @@ def moments_epsilon(
     delta: float,
     randomizer: AccountedRandomizer | None = None,
 ) -> float:
-    """Epsilon at `delta` of `moments_curve`."""
+    """Return epsilon at `delta` of `moments_curve`."""
     curve = moments_curve(formula, epsilon0, clients, randomizer)
     return solve(curve, epsilon0, epsilon=None, delta=delta).epsilon
 
@@ -216,21 +238,26 @@ def moments_epsilon(
 
 
 def girgis_simple_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """The simpler upper bound of Girgis et al. 2021: equation (8) of Chen, Cao and Ge 2024."""
+    """Return the simpler upper bound of Girgis et al. 2021 on the Renyi divergence.
+
+    Source: equation (8) of Chen, Cao and Ge 2024.
+    """
     m, tail = _girgis_batch(epsilon0, clients, order)
     return float(np.logaddexp(order**2 * math.expm1(epsilon0) ** 2 / m, tail)) / (order - 1)
 
 
 def _girgis_batch(epsilon0: float, clients: int, order: int) -> tuple[int, float]:
-    """How many reports hide the client, and the logarithm of the chance that fewer do, with eps0's
-    cost."""
+    """Return how many reports hide the client, and a term for fewer.
+
+    The term is the logarithm of the chance that fewer do, with eps0's cost.
+    """
     high = math.exp(epsilon0)
     tail = epsilon0 * order - (clients - 1) / (8.0 * high)
     return math.floor((clients - 1) / (2.0 * high)) + 1, tail
 
 
 def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """The smallest of the two upper bounds of Girgis et al. 2021 and eps0."""
+    """Return the smallest of the two upper bounds of Girgis et al. 2021 and eps0."""
     gain = math.expm1(epsilon0)
     m, tail = _girgis_batch(epsilon0, clients, order)
     pairs = math.log(math.comb(order, 2)) + 2.0 * math.log(gain) - epsilon0 - math.log(m)
@@ -243,23 +270,40 @@ def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
 
 
 def girgis_lower_rdp(epsilon0: float, clients: int, order: int) -> float:
-    """Girgis et al. 2021, equation (9) of Chen, Cao and Ge 2024: binary randomized response reaches
-    at least this, at every integer order from 2 on.
+    """Return what binary randomized response reaches at least, at every integer order from 2 on.
+
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget, in nats.
+    clients : int
+        Number of reports.
+    order : int
+        Renyi order, at least 2.
+
+    Returns
+    -------
+    float
+        A lower bound on the divergence of the shuffled reports.
+
+    Notes
+    -----
+    Source: Girgis et al. 2021, equation (9) of Chen, Cao and Ge 2024. Neighbors: replace-one.
 
     Derivation. Q: all n clients hold 0, so that Bin(n, p) ones arrive, p = 1/(1 + e^eps0). P: one
-    of them holds 1. Given k ones the ratio is an average over the report that differs,
-    P/Q = (k e^eps0 + (n - k) e^-eps0)/n = 1 + X, and X = (e^eps0 - e^-eps0) (k - n p)/n has mean 0
-    and variance (e^eps0 - e^-eps0)^2 p (1 - p)/n = (e^eps0 - 1)^2/(n e^eps0). As p <= 1/2, the
-    central moments p (1 - p) ((1 - p)^(i - 1) + (-1)^i p^(i - 1)) of one report are >= 0, and so
-    are those of a sum. So E_Q (1 + X)^order = sum over i of binom(order, i) E X^i is at least its
-    terms up to i = 2.
+    of them holds 1. Given k ones the ratio is an average over the report that differs, P/Q = (k
+    e^eps0 + (n - k) e^-eps0)/n = 1 + X, and X = (e^eps0 - e^-eps0) (k - n p)/n has mean 0 and
+    variance (e^eps0 - e^-eps0)^2 p (1 - p)/n = (e^eps0 - 1)^2/(n e^eps0). As p <= 1/2, the central
+    moments p (1 - p) ((1 - p)^(i - 1) + (-1)^i p^(i - 1)) of one report are >= 0, and so are those
+    of a sum. So E_Q (1 + X)^order = sum over i of binom(order, i) E X^i is at least its terms up to
+    i = 2.
     """
     gain = 4.0 * math.sinh(0.5 * epsilon0) ** 2  # (e^eps0 - 1)^2/e^eps0
     return math.log1p(0.5 * order * (order - 1) * gain / clients) / (order - 1)
 
 
 def chen2024_rdp(epsilon0: float, clients: int, order: float) -> float:
-    """2 e^eps0 order/(n - 1): Chen, Cao and Ge 2024 (ICASSP), Corollary 2; asymptotic."""
+    """Return 2 e^eps0 order/(n - 1): Chen, Cao and Ge 2024 (ICASSP), Corollary 2; asymptotic."""
     return 2.0 * math.exp(epsilon0) * order / (clients - 1)
 
 
@@ -289,7 +333,7 @@ def reached_epsilon(epsilon0: float, order: float, divergence: float, delta: flo
     """
 
     def most(epsilon: float) -> float:
-        """log E_Q (P/Q)^order of that pair."""
+        """Return the log E_Q (P/Q)^order of that pair."""
         # e^eps0 - e^epsilon without cancellation.
         outer = delta / (math.exp(epsilon) * math.expm1(epsilon0 - epsilon))
         # i (1 + e^epsilon) + o (1 + e^eps0) = 1, and o (1 + e^eps0) = o (1 + e^epsilon) + delta.

@@ -140,7 +140,10 @@ class CloneRenyi:
         return min(self.epsilon0, log_moment / (order - 1.0) * ROUND_OFF_UP)
 
     def _law_for(self, order: float) -> _Law | None:
-        """One distribution serves all orders up to the next power of two, and all small ones."""
+        """Return the distribution for an order.
+
+        One serves all orders up to the next power of two, and all small ones.
+        """
         mean = 1.0 + (self.clients - 1) * math.exp(-self.epsilon0)
         # kappa^2/(2 mean) = 2: windows for smaller orders would hardly be narrower.
         small = min(math.sqrt(4.0 * mean) / self.epsilon0, MAX_ORDER)
@@ -157,7 +160,7 @@ def clone_renyi(epsilon0: float, clients: int) -> CloneRenyi:
 
 
 def _log_excess(law: _Law, order: float, kappa: float) -> float:
-    """log(E f - 1), with all that was left out added."""
+    """Return log(E f - 1), with all that was left out added."""
     x = (2.0 * order - 1.0) * law.angle
     # log cosh of a small x by a sine, which keeps the digits.
     near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(x, 1.0)) ** 2)
@@ -174,7 +177,7 @@ def _log_excess(law: _Law, order: float, kappa: float) -> float:
 
 
 def _log_sum(logs: FloatArray) -> float:
-    """log of the sum of exponentials; much faster than `np.logaddexp.reduce`."""
+    """Return the log of the sum of exponentials; much faster than `np.logaddexp.reduce`."""
     largest = float(logs.max(initial=-math.inf))
     if not math.isfinite(largest):
         return largest
@@ -182,7 +185,7 @@ def _log_sum(logs: FloatArray) -> float:
 
 
 def _cost(kappa: float, count: FloatArray) -> FloatArray:
-    """m log cosh(kappa/m): no log E f is larger among m reports."""
+    """Return m log cosh(kappa/m): no log E f is larger among m reports."""
     x = kappa / count
     large = x + np.log1p(np.exp(-2.0 * x)) - LOG_TWO
     result: FloatArray = np.minimum(count * large, 0.5 * x * kappa)
@@ -190,7 +193,10 @@ def _cost(kappa: float, count: FloatArray) -> FloatArray:
 
 
 def _law(epsilon0: float, clients: int, largest_order: float) -> _Law | None:
-    """The outcomes that decide divergences up to `largest_order`; None if epsilon0 is as good."""
+    """Return the outcomes that decide divergences up to `largest_order`.
+
+    None if epsilon0 is as good.
+    """
     kappa, tanh = (largest_order - 0.5) * epsilon0, math.tanh(0.5 * epsilon0)
     centre = 1.0 + (clients - 1) * math.exp(-epsilon0)
     # E f - 1 is at least about 2 order (order - 1) tanh^2/m: what is lost must be small beside it.
@@ -219,7 +225,10 @@ def _law(epsilon0: float, clients: int, largest_order: float) -> _Law | None:
 
 
 def _reach(kappa: float, count: FloatArray, small: float) -> FloatArray:
-    """The largest t kept of each m, at which (2) is e^-small; infinite where all are kept."""
+    """Return the largest t kept of each m, at which (2) is e^-small.
+
+    It is infinite where all are kept.
+    """
     reach = kappa / count + np.sqrt(2.0 * (small + _cost(kappa, count)) / count)
     result: FloatArray = np.where(reach < 1.0, reach, np.inf)
     return result
@@ -228,7 +237,10 @@ def _reach(kappa: float, count: FloatArray, small: float) -> FloatArray:
 def _counts(
     epsilon0: float, clients: int, kappa: float, small: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """(m, log probabilities, log of what fewer cost) for m = 1 + Bin(clients - 1, e^-eps0)."""
+    """Return (m, log probabilities, log of what fewer cost).
+
+    m = 1 + Bin(clients - 1, e^-eps0).
+    """
     n, p = clients - 1, math.exp(-epsilon0)
     if n == 0:
         return np.ones(1), np.zeros(1), -math.inf
@@ -268,14 +280,17 @@ def _counts(
 
 
 def _cells(count: FloatArray, log_mass: FloatArray, cells: int) -> tuple[FloatArray, FloatArray]:
-    """The cells' smallest numbers of reports, and their log probabilities."""
+    """Return the cells' smallest numbers of reports, and their log probabilities."""
     size = math.ceil(count.size / max(1, cells))
     starts = np.arange(0, count.size, size)
     return count[starts], np.array([_log_sum(log_mass[at : at + size]) for at in starts])
 
 
 def _coins(m: int, reach: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Pieces of (t, log probabilities + a constant) of t = |2a/m - 1| <= reach, a ~ Bin(m, 1/2)."""
+    """Yield pieces of (t, log probabilities + a constant) of t = |2a/m - 1| <= reach.
+
+    a ~ Bin(m, 1/2).
+    """
     half = m // 2
     most = half if reach >= 1.0 else min(half, math.ceil(0.5 * m * reach) + 1)
     at_start = 0.0 if m % 2 else -LOG_TWO
@@ -292,7 +307,7 @@ def _coins(m: int, reach: float) -> Iterator[tuple[FloatArray, FloatArray]]:
 
 
 def _all_coins(m: int, reach: float) -> tuple[FloatArray, FloatArray]:
-    """(t, log probabilities) of all pieces; inside the window they sum to one."""
+    """Return (t, log probabilities) of all pieces; inside the window they sum to one."""
     pieces = list(_coins(m, reach))
     logs = np.concatenate([each for _, each in pieces])
     return np.concatenate([t for t, _ in pieces]), logs - _log_sum(logs)
@@ -301,7 +316,10 @@ def _all_coins(m: int, reach: float) -> tuple[FloatArray, FloatArray]:
 def _on_grid(
     count: FloatArray, log_mass: FloatArray, reach: FloatArray, centre: float
 ) -> tuple[FloatArray, FloatArray]:
-    """(t, log probabilities) on a grid, every point split between its neighbors, means kept."""
+    """Return (t, log probabilities) on a grid.
+
+    Every point is split between its neighbors, means kept.
+    """
     top = min(1.0, float(np.minimum(reach, 1.0).max()) + 6.0 / float(count.min()))
     spacing = 1.0 / (NODES_PER_DEVIATION * math.sqrt(centre))
     t = np.linspace(0.0, top, max(2, math.ceil(top / spacing) + 1))

@@ -73,6 +73,7 @@ class VectorCurve(OneRoundCurve):
 
     @property
     def credit(self) -> bool:
+        """Whether some theorem is expected to gain."""
         return bool(self._theorems)
 
     @property
@@ -84,13 +85,16 @@ class VectorCurve(OneRoundCurve):
 
     @property
     def predicted_mu(self) -> float:
+        """A Gaussian parameter of about the curve's size: not a bound, only a scale."""
         return min((each.predicted_mu for each in self._theorems), default=self.batch.exposure)
 
     def local_delta(self, epsilon: float) -> float:
+        """Return the delta of the client's own noise at `epsilon`."""
         profile = gaussian_profile if self.batch.noise == "gaussian" else laplace_profile
         return float(profile(epsilon, self.batch.exposure))
 
     def local_epsilon(self, delta: float) -> float:
+        """Return the epsilon of the client's own noise at `delta`, rounded up."""
         if self.batch.noise == "gaussian":
             return gaussian_epsilon(delta, self.batch.exposure)
         return laplace_epsilon(delta, self.batch.exposure)

@@ -14,7 +14,8 @@ Bernoulli(gamma_j):
   delta_G the Gaussian profile. Every eps_j = z c_j + c_j^2 / 2 with c_j = rho_j / sigma; z is free.
 
 The dimension does not enter. The bound is symmetric: it covers both directions.
-docs/research/proofs, section 5; clients that may be absent in secret: `participation`."""
+docs/research/proofs, section 5; clients that may be absent in secret: `participation`.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +62,8 @@ class VectorBlanket:
         self.reports = float(self._masses(USUAL_DEPTH) @ self._counts)
         c = min(own, 15.0)
         if self._gaussian:
+            # Var L at epsilon = 0: E e^(2cW - c^2) = e^(c^2) twice, less twice the mean product
+            # e^(-c^2).
             variance = 4.0 * math.sinh(c * c)
         else:
             variance = (math.expm1(3.0 * c) / 3.0) - 2.0 * math.expm1(c) - math.expm1(-c)
@@ -77,12 +80,14 @@ class VectorBlanket:
 
     def _exponent(self, depth: float) -> FloatArray:
         reach = self._reach
+        # eps_j of section 3, with gamma_j = e^(-eps_j): z c_j + c_j^2/2 for Gaussian noise, any z
+        # being valid, and rho_j/b for Laplace noise.
         return depth * reach + 0.5 * reach**2 if self._gaussian else reach
 
     def delta(self, epsilon: float, below: float = math.inf) -> float:
-        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite.
+        """Return an upper bound on the divergence at `epsilon` >= 0, both directions.
 
-        Of Gaussian reports only one below `below` is looked for.
+        It may be infinite. Of Gaussian reports only one below `below` is looked for.
         """
         if epsilon > MAX_EXPONENT:
             return math.inf
@@ -117,14 +122,18 @@ class VectorBlanket:
         return hidden_delta(law, blanket, self._rate, epsilon, self._error).delta
 
     def penalty(self, epsilon: float, local: float, depth: float) -> float:
-        """(e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j), for what blankets miss."""
+        """Return (e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j).
+
+        It is for what blankets miss.
+        """
         missed = self._masses(depth) * gaussian_profile(self._exponent(depth), self._reach)
+        # Each blanket misses gamma_j eta_j, eta_j <= delta_G(eps_j; c_j): section 3.
         each = math.expm1(epsilon) + 2.0 * local
         return each * self._rate * float(self._counts @ missed) * ROUND_UP
 
 
 def vector_blanket(batch: ShuffledRound) -> VectorBlanket | None:
-    """The bound for one client of a batch, in which clients may be absent in secret.
+    """Return the bound for one client of a batch, in which clients may be absent in secret.
 
     None where it is not expected to say more than the local curve.
     """

@@ -26,12 +26,28 @@ def hidden_curve(
     *,
     participation: float = 1.0,
 ) -> DeltaCurve:
-    """delta(epsilon) of an `epsilon0`-client of that distribution of L among others; 0 from
-    epsilon0 on.
+    """Return delta(epsilon) of an `epsilon0`-client among others; 0 from epsilon0 on.
 
-    `hiding` lists (probability to come from the blanket, count) of the other clients.
-    `participation` < 1: each client sends its report with that probability only, and who did stays
-    secret.
+    Parameters
+    ----------
+    epsilon0 : float
+        Local budget of the client, in nats.
+    law : callable
+        Its distribution of L at every epsilon.
+    hiding : iterable of (float, int)
+        (probability to come from the blanket, count) of the other clients.
+    participation : float, default 1.0
+        Below 1, each client sends its report with that probability only, and who did stays secret.
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats).
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 2. Neighbors: replace-one. Direction of error: all errors
+    are added to delta.
     """
     classes = tuple(hiding)
 
@@ -49,13 +65,29 @@ def worst_client_curve(
     hiding: Callable[[LocalBudget, LocalBudget], float],
     **setting: Any,
 ) -> DeltaCurve:
-    """delta(epsilon) of the most exposed client, rounded up.
+    """Return delta(epsilon) of the most exposed client, rounded up.
 
-    `law(epsilon0)` is the amplification variable of a client with that budget; `hiding(own, other)`
-    the probability that the other's report hides the own one, which must not grow with either
-    budget. Up to 16 distinct budgets: the maximum over clients. Above: the largest budget with the
-    best hiding client removed from the others, which is at least as exposed as any client.
-    `participation` < 1: secret check-in of every client with that probability.
+    Parameters
+    ----------
+    budgets : sequence of LocalBudget
+        Local budgets of all clients.
+    law : callable
+        ``law(epsilon0)`` is the amplification variable of a client with that budget.
+    hiding : callable
+        ``hiding(own, other)`` is the probability that the other's report hides the own one, which
+        must not grow with either budget.
+    **setting
+        As for `hidden_curve`.
+
+    Returns
+    -------
+    DeltaCurve
+        delta at every epsilon >= 0 (nats), at least that of every client.
+
+    Notes
+    -----
+    Up to 16 distinct budgets: the maximum over clients. Above: the largest budget with the best
+    hiding client removed from the others, which is at least as exposed as any client.
     """
     classes = check_budgets(budgets)
     if len(classes) <= EXACT_BUDGET_CLASSES:
@@ -75,8 +107,10 @@ def client_curve(
     hiding: Callable[[LocalBudget, LocalBudget], float],
     **setting: Any,
 ) -> DeltaCurve:
-    """delta(epsilon) of a client of the class `own` among all others but one of the class
-    `without`. `setting`: see `hidden_curve`."""
+    """Return delta(epsilon) of a client of the class `own` among all others.
+
+    One of the class `without` is left out of these. `setting`: see `hidden_curve`.
+    """
     others = [(hiding(own, other), other.count - (other is without)) for other in classes]
     return hidden_curve(
         own.epsilon0, law(own.epsilon0), safe_groups(others, BUDGET_GROUPS), **setting
@@ -84,12 +118,13 @@ def client_curve(
 
 
 def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[float, int]]:
-    """At most `groups` classes that hide no more than the given (probability, count) classes.
+    """Return at most `groups` classes that hide no more than the given ones.
 
-    Neighboring probabilities are replaced by their geometric mean: a sum of independent Bernoulli
-    variables is stochastically at least a binomial with the geometric mean of their probabilities
-    (Pledger and Proschan 1971), and fewer hiding reports never lower delta. The arithmetic mean
-    would be unsafe. Probabilities of zero hide nothing and are dropped.
+    Classes are (probability, count). Neighboring probabilities are replaced by their geometric
+    mean: a sum of independent Bernoulli variables is stochastically at least a binomial with the
+    geometric mean of their probabilities (Pledger and Proschan 1971), and fewer hiding reports
+    never lower delta. The arithmetic mean would be unsafe. Probabilities of zero hide nothing and
+    are dropped.
     """
     hiding = [(mass, count) for mass, count in masses if mass > 0.0 and count > 0]
     if len(hiding) <= groups:

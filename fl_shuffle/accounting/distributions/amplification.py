@@ -62,7 +62,8 @@ class AtomicDistribution:
 
     @classmethod
     def of(cls, values: ArrayLike, probabilities: ArrayLike) -> AtomicDistribution:
-        """The distribution of a table of (value, probability), in any order, with repetitions.
+        """Return the distribution of a table of (value, probability), in any order, with
+        repetitions.
 
         Raises `InvalidValueError` unless every entry is finite, no probability is negative, and
         they sum to one within 1e-9.
@@ -96,8 +97,10 @@ class AtomicDistribution:
         return math.fsum((self.values * self.probabilities).tolist())
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E[(L - t)_+]: sums of nonnegative terms only, so no cancellation."""
+        """Return E[(L - t)_+]: sums of nonnegative terms only, so no cancellation."""
         thresholds = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        # E(L - v_i)_+ is the sum of P(L >= v_j) (v_j - v_(j-1)) over j > i; between values it is
+        # linear.
         tail = np.cumsum(self.probabilities[::-1])[::-1]
         at_values = np.append(np.cumsum((tail[1:] * np.diff(self.values))[::-1])[::-1], 0.0)
         following = np.searchsorted(self.values, thresholds, side="left")
@@ -129,7 +132,7 @@ class MixtureLaw:
         return math.fsum(weight * scale * law.mean for weight, scale, law in self.parts)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """Weighted sum of the parts' transforms at t / scale."""
+        """Return the weighted sum of the parts' transforms at t / scale."""
         thresholds = np.atleast_1d(np.asarray(t, dtype=np.float64))
         total = np.zeros(thresholds.shape)
         for weight, scale, law in self.parts:
@@ -151,7 +154,7 @@ class Case:
     exposed: Callable[[float], float]
 
     def local_delta(self, epsilon: float) -> float:
-        """The divergence without any shuffling."""
+        """Return the divergence without any shuffling."""
         law = self.law(epsilon)
         hidden = 0.0 if law is None else float(law.stop_loss(np.zeros(1))[0])
         return min(1.0, hidden + self.exposed(epsilon))

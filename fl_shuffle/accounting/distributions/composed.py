@@ -168,7 +168,8 @@ class ParallelComposition(FiniteRandomizer):
         return self._unions([_tables([part])[0][0] for _, part in self.parts], None)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """All others hold a third value, in every part: none where a domain has two values."""
+        """Return the pairs in which all others hold a third value, in every part: none where a
+        domain has two values."""
         if any(getattr(part, "k", None) == 2 for _, part in self.parts):
             return ()
         return self._unions([_tables([part])[0][1][:1] for _, part in self.parts], 1.0)
@@ -176,7 +177,7 @@ class ParallelComposition(FiniteRandomizer):
     def _unions(
         self, options: Sequence[tuple[OutcomePair, ...]], mass: float | None
     ) -> tuple[OutcomePair, ...]:
-        """Every choice of one pair a part."""
+        """Return every choice of one pair a part."""
 
         def union(chosen: Sequence[OutcomePair]) -> OutcomePair:
             weighted = [
@@ -204,7 +205,7 @@ def _categories(k: int | None) -> int:
 
 
 def _text_of(part: AccountedRandomizer) -> str:
-    """The part with all its parameters."""
+    """Return the part with all its parameters."""
     k = getattr(part, "k", None)
     own = f"k={k}," if k is not None else ""
     return f"{KINDS[type(part)]}({own}epsilon0={part.epsilon0!r})"
@@ -228,7 +229,8 @@ def _require_parts(parts: Sequence[AccountedRandomizer]) -> None:
 
 
 def read_composition(text: str, epsilon0: float | None, k: int | None) -> Composed:
-    """The composition that a text names; a part takes `epsilon0` and `k` where it has none itself.
+    """Return the composition that a text names; a part takes `epsilon0` and `k` where it has none
+    itself.
 
     Raises `InvalidValueError` for a text of another form, an unknown part, or bad weights.
 
@@ -262,7 +264,7 @@ def read_composition(text: str, epsilon0: float | None, k: int | None) -> Compos
 
 
 def _part(text: str, word: str, epsilon0: float | None, k: int | None) -> AccountedRandomizer:
-    """One part: its name, and its own parameters in brackets."""
+    """Return one part: its name, and its own parameters in brackets."""
     form = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", word)
     if form is None:
         raise InvalidValueError("randomizer", text, FORM)
@@ -287,7 +289,7 @@ def _part(text: str, word: str, epsilon0: float | None, k: int | None) -> Accoun
 
 
 def _tables(parts: Sequence[AccountedRandomizer]) -> list[tuple[Pairs, Pairs]]:
-    """(candidate pairs, witness pairs) of every part."""
+    """Return (candidate pairs, witness pairs) of every part."""
     laplace = sum(isinstance(part, LaplaceRandomizer) for part in parts)
     cells = LAPLACE_CELLS[min(laplace, len(LAPLACE_CELLS) - 1)]
     tables: list[tuple[Pairs, Pairs]] = []
@@ -310,7 +312,7 @@ def _products(choices: Sequence[Pairs], direction: Direction) -> Pairs:
 
 
 def times(left: OutcomePair, right: OutcomePair) -> OutcomePair:
-    """Both reports together, drawn independently."""
+    """Return both reports together, drawn independently."""
 
     def outer(a: FloatArray, b: FloatArray) -> FloatArray:
         return np.asarray(np.multiply.outer(a, b).ravel(), dtype=np.float64)
@@ -343,7 +345,7 @@ def merged(pair: OutcomePair, direction: Direction) -> OutcomePair:
 
 
 def dominating_pair(randomizer: LaplaceRandomizer, cells: int) -> OutcomePair:
-    """A finite pair whose (P/omega, Q/omega) spreads Laplace noise's with its mean kept."""
+    """Return a finite pair whose (P/omega, Q/omega) spreads Laplace noise's with its mean kept."""
     c = 0.5 * randomizer.epsilon0
     if c == 0.0:
         return OutcomePair.of([1.0], [1.0], [1.0], [0.0])

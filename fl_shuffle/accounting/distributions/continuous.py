@@ -17,9 +17,11 @@ WITNESS_CELLS = 600
 
 
 def laplace_cells(edges: FloatArray) -> FloatArray:
-    """Probabilities of a standard Laplace variable between `edges` and beyond both ends, without
-    cancellation: J edges give J + 1 cells."""
+    """Return probabilities of a standard Laplace variable between `edges` and beyond both ends,
+    without cancellation: J edges give J + 1 cells."""
     low, high = np.append(-np.inf, edges), np.append(edges, np.inf)
+    # Cells right of zero are mirrored, so that both ends lie in the left tail, where P(a < X < b) =
+    # e^b (1 - e^(a - b))/2.
     flip = low > 0.0
     a, b = np.where(flip, -high, low), np.where(flip, -low, high)
     below = 0.5 * np.exp(np.minimum(b, 0.0)) * -np.expm1(np.minimum(a - b, 0.0))
@@ -53,11 +55,14 @@ class LaplaceLaw:
         return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E[(L - t)_+], with u = (upper - t) e^-c in the upper branch: 1 - sqrt(1 - u)."""
+        """Return E[(L - t)_+], with u = (upper - t) e^-c in the upper branch: 1 - sqrt(1 - u)."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         c, eps = self.c, self.epsilon
+        # Both branches start here, at E = 0: above only the first one counts, below only the second
+        # in E(L - t)_+ = E L - t + E(t - L)_+.
         turn = -math.exp(-c) * math.expm1(eps)
         gap = np.clip((self.upper - t) * math.exp(-c), 0.0, 1.0)
+        # 1 - sqrt(1 - gap), without cancellation.
         above = gap / (1.0 + np.sqrt(1.0 - gap))
         root = np.sqrt(np.maximum(math.exp(-c) - t, 0.0)) * math.exp(-0.5 * (eps + c))
         below = self.mean - t + math.exp(eps) * np.maximum(0.0, 1.0 - root)
@@ -90,18 +95,20 @@ class LaplaceRandomizer(AccountedRandomizer):
         )
 
     def witness_cases(self) -> tuple[Case, ...]:
-        """All others at the center; reports binned, which can only lower the divergence.
+        """Return the cases with all others at the center; reports binned, which can only lower the
+        divergence.
 
         Both directions are equal by symmetry.
         """
         return (self.binned_witness(WITNESS_CELLS).case(),)
 
     def binned_witness(self, cells: int) -> OutcomePair:
-        """Bins of [-C, C] plus the two tails, on each of which all ratios are constant."""
+        """Return bins of [-C, C] plus the two tails, on each of which all ratios are constant."""
         c = 0.5 * self.epsilon0
         edges = np.linspace(-c, c, cells + 1)
         p, q, others = (laplace_cells(edges - centre) for centre in (-c, c, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             loss = np.log(p) - np.log(q)
+        # Beyond both inputs the ratio of densities is constant.
         loss[0], loss[-1] = self.epsilon0, -self.epsilon0
         return OutcomePair.of(p, q, others, loss, blanket_mass=1.0)

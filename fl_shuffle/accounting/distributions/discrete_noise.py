@@ -24,7 +24,7 @@ LOG_ORDERS = np.linspace(-12.0, 30.0, 100_001)
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
-    """An upper bound of delta for which rho-zCDP is (epsilon, delta)-DP.
+    """Return an upper bound of delta for which rho-zCDP is (epsilon, delta)-DP.
 
     The infimum over orders a > 1 of exp((a-1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1); every order
     gives a bound. Raises `InvalidValueError` for rho or epsilon that are negative or not finite.
@@ -43,7 +43,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 
 
 def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) -> int:
-    """The smallest whole scale, in steps, of discrete Gaussian noise that is (epsilon, delta)-DP.
+    """Return the smallest whole scale, in steps, of discrete Gaussian noise that is (epsilon,
+    delta)-DP.
 
     In any dimension, for l2 `sensitivity` in steps, by zCDP. Raises `InvalidValueError`.
     """
@@ -63,8 +64,8 @@ def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) ->
 
 
 def discrete_laplace_scale(epsilon: float, sensitivity: float) -> int:
-    """The smallest whole scale, in steps, of discrete Laplace noise that is epsilon-DP, for l1
-    `sensitivity` in steps. Raises `InvalidValueError`."""
+    """Return the smallest whole scale, in steps, of discrete Laplace noise that is epsilon-DP, for
+    l1 `sensitivity` in steps. Raises `InvalidValueError`."""
     require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
     return max(1, math.ceil(sensitivity / epsilon * ROUND_UP))

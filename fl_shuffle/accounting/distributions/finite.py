@@ -43,15 +43,15 @@ class AccountedRandomizer(ABC):
 
     @abstractmethod
     def cases(self) -> tuple[Case, ...]:
-        """The pairs of inputs, in both directions, of which one is worst."""
+        """Return the pairs of inputs, in both directions, of which one is worst."""
 
     @abstractmethod
     def witness_cases(self) -> tuple[Case, ...]:
-        """Pairs, in both directions, whose exact divergence is a lower bound (all others hold one
-        common value)."""
+        """Return pairs, in both directions, whose exact divergence is a lower bound (all others
+        hold one common value)."""
 
     def _set(self, **known: object) -> None:
-        """Fields that follow from those given."""
+        """Set fields that follow from those given."""
         for name, value in known.items():
             object.__setattr__(self, name, value)
 
@@ -61,12 +61,12 @@ class FiniteRandomizer(AccountedRandomizer):
 
     @abstractmethod
     def pairs(self) -> tuple[OutcomePair, ...]:
-        """Pairs (both directions) of which one is worst, against the blanket."""
+        """Return pairs (both directions) of which one is worst, against the blanket."""
 
     @abstractmethod
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """Pairs against the report distribution of the others: a common input, or inputs drawn from
-        a mix.
+        """Return pairs against the report distribution of the others: a common input, or inputs
+        drawn from a mix.
 
         For a common input the divergence is exact. For a mix it is that of the average over the
         data sets it draws, which some of them reach: divergences are jointly convex.
@@ -82,7 +82,7 @@ class FiniteRandomizer(AccountedRandomizer):
 
 
 def require_epsilon0(value: float) -> float:
-    """A pure local budget that questions may have, or `InvalidValueError`."""
+    """Return a pure local budget that questions may have, or `InvalidValueError`."""
     return require_real("epsilon0", value, minimum=0.0, maximum=MAX_EPSILON0)
 
 
@@ -106,7 +106,8 @@ class KRandomizedResponse(FiniteRandomizer):
         return (cap_pair(self.epsilon0, 1.0 / self.k),)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """All others hold a third value, x1 or x0, or mixes of these; k = 2 knows no third.
+        """Return the pairs in which all others hold a third value, x1 or x0, or mixes of these; k =
+        2 knows no third.
 
         One more witness: each other holds one of the k - 2 values beside x0 and x1 at random.
         """
@@ -133,11 +134,14 @@ def mixes(first: FloatArray, second: FloatArray) -> list[FloatArray]:
 
 
 def cap_pair(epsilon0: float, share: float) -> OutcomePair:
-    """Two disjoint caps of base measure `share` each, density ratio e^eps0 inside against outside.
+    """Return two disjoint caps of base measure `share` each, density ratio e^eps0 inside against
+    outside.
 
     k-ary randomized response is share = 1/k.
     """
     gain = math.expm1(epsilon0)
+    # The density is gamma e^eps0 in the own cap and gamma elsewhere, so that it adds up to one:
+    # gamma (share e^eps0 + 1 - share) = 1. The least density is the blanket, of mass gamma.
     gamma = 1.0 / (1.0 + share * gain)
     rest = max(0.0, 1.0 - 2.0 * share)
     high = gamma * share * math.exp(epsilon0)
@@ -197,7 +201,7 @@ class MatrixRandomizer(FiniteRandomizer):
         )
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """Every ordered pair of inputs against every input the others may hold."""
+        """Return every ordered pair of inputs against every input the others may hold."""
         inputs = range(self.rows.shape[0])
         return distinct(
             OutcomePair.of(self.rows[a], self.rows[b], self.rows[c], blanket_mass=1.0)

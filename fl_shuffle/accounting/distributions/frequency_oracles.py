@@ -28,13 +28,16 @@ class _BitRandomizer(FiniteRandomizer):
 
     @abstractmethod
     def _bits(self) -> tuple[float, float, float]:
-        """How likely a foreign bit is one; what the bit of the own input, one or zero, multiplies
-        the density by."""
+        """Return how likely a foreign bit is one; what the bit of the own input, one or zero,
+        multiplies the density by."""
 
     def pairs(self) -> tuple[OutcomePair, ...]:
-        """x0 against x1."""
+        """Return the pair of x0 against x1."""
         (b, one, zero), gain = self._bits(), self.epsilon0
         inner = 0.0 if self.k is None else b**self.k
+        # Bits of x0 and of x1: 10, 01, 00, 11 with a zero elsewhere, and all ones. An input
+        # multiplies the density by `one` or `zero`, as its own bit is. So the least of all inputs
+        # is `zero`, but for a report of ones alone.
         masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
         pair = OutcomePair.of(
             masses * [one, zero, zero, one, one],
@@ -45,7 +48,8 @@ class _BitRandomizer(FiniteRandomizer):
         return (pair,)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """All others hold a third input (unless there are two), x1, x0, or a mix of these two."""
+        """Return the pairs in which all others hold a third input (unless there are two), x1, x0,
+        or a mix of these two."""
         base, one, zero = self._bits()
         factor, chance = (zero, one), (1.0 - base, base)
         rows = []

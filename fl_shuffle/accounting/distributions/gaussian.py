@@ -49,13 +49,16 @@ class GaussianLaw:
         return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E[(L - t)_+] = phi(w) (x [R(w-c) - R(w)] + y [R(w) - R(w+c)]) for L(w) = t = x - y.
+        """Return E[(L - t)_+] = phi(w) (x [R(w-c) - R(w)] + y [R(w) - R(w+c)]) for L(w) = t = x -
+        y.
 
         x, y > 0 are the two exponentials at w, R is Mills' ratio: sums of positive terms. Below the
         median the same is done for E[(t - L)_+], to which E[L] - t is added.
         """
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         c = self.c
+        # t = x - y with x y = q: the larger of the two numbers by the quadratic formula, the other
+        # as q over it, so that nothing cancels. x = e^(c w - c^2/2) gives w.
         q = math.exp(self.epsilon - c * c)
         root = np.hypot(t, 2.0 * math.sqrt(q))
         larger = 0.5 * (np.abs(t) + root)

@@ -51,13 +51,13 @@ _SHORT_STEP = 1e-3
 
 
 def mills(x: FloatArray) -> FloatArray:
-    """Mills' ratio (1 - Phi(x)) / phi(x); infinite below about -37."""
+    """Return Mills' ratio (1 - Phi(x)) / phi(x); infinite below about -37."""
     result: FloatArray = _HALF_ROOT_PI * erfcx(x / _ROOT_TWO)
     return result
 
 
 def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
-    """mills(x) - mills(x + step) for step >= 0, without cancellation for short steps.
+    """Return mills(x) - mills(x + step) for step >= 0, without cancellation for short steps.
 
     Mills' ratio R satisfies R' = xR - 1, so for a short step the midpoint value of -R' times the
     step is used with the third-derivative correction; the next term is below 1e-14 relative.
@@ -78,7 +78,8 @@ def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
 
 
 def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
-    """The privacy profile of mu-GDP, elementwise on broadcast arrays; see `gaussian_delta`."""
+    """Return the privacy profile of mu-GDP, elementwise on broadcast arrays; see
+    `gaussian_delta`."""
     eps, m = np.asarray(epsilon, np.float64), np.asarray(mu, np.float64)
     if np.any(np.isnan(eps)):
         raise InvalidValueError("epsilon", math.nan, "must not be NaN")
@@ -104,7 +105,8 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """The privacy profile of mu-GDP: Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), in [0, 1].
+    """Return the privacy profile of mu-GDP: Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), in [0,
+    1].
 
     Relative accuracy 2e-11 for epsilon up to 700 and results down to 1e-290, also for mu near 0;
     1e-9 beyond, for mu in the thousands, and for negative epsilon. Raises `InvalidValueError` for a
@@ -116,7 +118,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 @lru_cache(maxsize=1024)
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """The smallest epsilon >= 0 at which mu-GDP gives `delta`, rounded up.
+    """Return the smallest epsilon >= 0 at which mu-GDP gives `delta`, rounded up.
 
     Raises `InvalidValueError` for delta outside (0, 1) or a negative mu.
     """
@@ -137,7 +139,8 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def _newton_epsilon(delta: float, mu: float) -> float:
-    """About where the profile is `delta`, by Newton's method on its logarithm; 0 if it fails."""
+    """Return about where the profile is `delta`, by Newton's method on its logarithm; 0 if it
+    fails."""
     log_delta = math.log(delta)
     # The profile is below its first term, Phi(mu/2 - eps/mu).
     epsilon = mu * (0.5 * mu - float(ndtri(delta)))
@@ -158,7 +161,7 @@ def _newton_epsilon(delta: float, mu: float) -> float:
 
 
 def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
-    """`gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
+    """Return `gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
     values, inverse = np.unique(np.asarray(mu, dtype=np.float64), return_inverse=True)
     if values.size <= FEW_MUS:
         found = np.array([gaussian_epsilon(delta, mu) for mu in values.tolist()])
@@ -168,10 +171,12 @@ def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
 
 
 def _epsilons(delta: float, values: FloatArray) -> FloatArray:
-    """Of each mu, at exactly this delta."""
+    """Return the epsilon of each mu, at exactly this delta."""
     result = np.zeros(values.shape)
     left = gaussian_profile(0.0, values) > delta
     m = values[left]
+    # delta <= Phi(-z) <= e^(-z^2/2) at epsilon = mu^2/2 + mu z: here it is no larger than asked
+    # for.
     high = 0.5 * m * m + m * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
     found = _inverse(gaussian_profile, lambda eps, m: -_tail(eps, m), m, high, 0.0 * m, delta)
     result[left] = found * (1.0 + INVERSE_ERROR)
@@ -179,7 +184,7 @@ def _epsilons(delta: float, values: FloatArray) -> FloatArray:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-DP, rounded down (analytic calibration).
+    """Return the largest mu that is (epsilon, delta)-DP, rounded down (analytic calibration).
 
     Balle and Wang (ICML 2018): the profile grows with mu, so the root is unique.
     """
@@ -187,7 +192,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
-    """`gaussian_mu` of every pair (epsilon, delta), elementwise on broadcast arrays."""
+    """Return `gaussian_mu` of every pair (epsilon, delta), elementwise on broadcast arrays."""
     epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
     found = np.empty(epsilons.shape)
     for wanted in np.unique(deltas).tolist():
@@ -198,6 +203,8 @@ def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
         target = require_open_unit("delta", wanted) * (1.0 - PROFILE_ROUND_OFF)
         depth = math.sqrt(-2.0 * math.log(target))
         # At epsilon = 0 delta is below mu / sqrt(2 pi).
+        # The first is the mu at which epsilon/mu - mu/2 = `depth`, so that Phi(-depth) bounds
+        # delta.
         low = np.maximum(2.0 * values / (np.sqrt(depth * depth + 2.0 * values) + depth), target)
         while np.any(wide := gaussian_profile(values, low) > target):
             low = np.where(wide, 0.5 * low, low)
@@ -217,7 +224,7 @@ def _inverse(
     bad: FloatArray,
     delta: float,
 ) -> FloatArray:
-    """Where profile(x, `at`) crosses `delta`, elementwise: points at which it is no larger.
+    """Return where profile(x, `at`) crosses `delta`, elementwise: points at which it is no larger.
 
     It is not larger at `good`, and larger at `bad`. Newton's method on its logarithm proposes, with
     `slope` its derivative in x; the profile decides, and what Newton misses is bisected.
@@ -245,32 +252,32 @@ def _inverse(
 
 
 def _tail(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
-    """Minus the profile's derivative in epsilon: e^eps Phi(-eps/mu - mu/2)."""
+    """Return minus the profile's derivative in epsilon: e^eps Phi(-eps/mu - mu/2)."""
     start = epsilon / mu - 0.5 * mu
     result: FloatArray = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + mu) / _ROOT_TWO)
     return result
 
 
 def _vega(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
-    """The profile's derivative in mu: phi(eps/mu - mu/2)."""
+    """Return the profile's derivative in mu: phi(eps/mu - mu/2)."""
     start = epsilon / mu - 0.5 * mu
     result: FloatArray = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
     return result
 
 
 def analytic_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
-    """The smallest sigma that makes a report (epsilon0, delta0)-DP, rounded up."""
+    """Return the smallest sigma that makes a report (epsilon0, delta0)-DP, rounded up."""
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
     return sensitivity / gaussian_mu(epsilon0, delta0) * (1.0 + INVERSE_ERROR)
 
 
 def sigmas_of(mus: FloatArray) -> FloatArray:
-    """`analytic_sigma` at sensitivity 1 where `gaussian_mus` of the budgets is known."""
+    """Return `analytic_sigma` at sensitivity 1 where `gaussian_mus` of the budgets is known."""
     return (1.0 / mus) * (1.0 + INVERSE_ERROR)
 
 
 def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
-    """sensitivity sqrt(2 ln(1.25/delta0)) / epsilon0 (Dwork and Roth 2014).
+    """Return sensitivity sqrt(2 ln(1.25/delta0)) / epsilon0 (Dwork and Roth 2014).
 
     Proved for epsilon0 < 1; it stays conservative far beyond (at delta0 = 1e-5 it first fails near
     epsilon0 = 8.4), so it is offered for every epsilon0 at which the exact profile confirms it.
@@ -282,7 +289,7 @@ def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float
 
 
 def classical_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
-    """`classical_sigma` of every (epsilon0, delta0) at sensitivity 1, elementwise.
+    """Return `classical_sigma` of every (epsilon0, delta0) at sensitivity 1, elementwise.
 
     Raises what that raises for the first pair it refuses.
     """

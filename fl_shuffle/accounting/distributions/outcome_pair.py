@@ -43,7 +43,7 @@ class OutcomePair:
         *,
         blanket_mass: float | None = None,
     ) -> OutcomePair:
-        """The pair with unnormalized blanket `minimum` (at most every input's distribution,
+        """Return the pair with unnormalized blanket `minimum` (at most every input's distribution,
         pointwise).
 
         The blanket mass is the total of `minimum` unless given. Outcomes that nobody produces are
@@ -65,7 +65,7 @@ class OutcomePair:
         return cls(p_[used], q_[used], omega[used], known[used], gamma)
 
     def law(self, epsilon: float) -> AtomicDistribution | None:
-        """The distribution of L = (P - e^eps Q)/omega under omega, free of cancellation.
+        """Return the distribution of L = (P - e^eps Q)/omega under omega, free of cancellation.
 
         None if the blanket is empty: nothing is hidden then.
         """
@@ -74,25 +74,27 @@ class OutcomePair:
             return None
         p, q, omega, loss = (x[hidden] for x in (self.p, self.q, self.omega, self.loss))
         finite = np.isfinite(loss)
+        # p - e^eps q = e^eps q (e^(loss - eps) - 1).
         gain = np.expm1(np.where(finite, loss, 0.0) - epsilon)
         values = np.where(finite, math.exp(epsilon) * (q / omega) * gain, p / omega)
         values = np.where(np.isneginf(loss), -math.exp(epsilon) * q / omega, values)
         return AtomicDistribution.of(values, omega)
 
     def exposed(self, epsilon: float) -> float:
-        """Divergence of the outcomes outside the blanket: sum over omega = 0 of (P - e^eps Q)_+."""
+        """Return the divergence of the outcomes outside the blanket: sum over omega = 0 of (P -
+        e^eps Q)_+."""
         bare = self.omega == 0.0
         return float(np.sum(np.maximum(self.p[bare] - math.exp(epsilon) * self.q[bare], 0.0)))
 
     def case(self) -> Case:
-        """This pair as the engine's front end takes it."""
+        """Return this pair as the engine's front end takes it."""
         return Case(self.blanket_mass, self.law, self.exposed)
 
     def reversed(self) -> OutcomePair:
-        """The other direction: Q against P."""
+        """Return the other direction: Q against P."""
         return OutcomePair(self.q, self.p, self.omega, -self.loss, self.blanket_mass)
 
     def canonical(self) -> tuple[tuple[str, ...], ...]:
-        """A key that is equal for pairs that differ only in the names of their outcomes."""
+        """Return a key that is equal for pairs that differ only in the names of their outcomes."""
         columns = zip(self.loss, self.omega, self.q, self.p, strict=True)
         return tuple(sorted(tuple(f"{x:.11e}" for x in column) for column in columns))

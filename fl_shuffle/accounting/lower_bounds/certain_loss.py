@@ -43,7 +43,7 @@ class Crowd:
 
     @classmethod
     def of(cls, classes: ClassTable, counts: NDArray[np.int64]) -> Crowd:
-        """Each class by itself where they are few; else classes that are alike together."""
+        """Return each class by itself where they are few; else classes that are alike together."""
         there = np.flatnonzero(counts > 0)
         order = there
         if len(there) > MOST_GROUPS:
@@ -71,7 +71,7 @@ def recognition_epsilon(
     delta: float,
     dimension: int | None = None,
 ) -> float:
-    """A lower bound on epsilon at `delta` over `rounds` rounds; 0 where nothing is certain.
+    """Return a lower bound on epsilon at `delta` over `rounds` rounds; 0 where nothing is certain.
 
     For a client of class `index`; a round has at most the reports of the `crowd`, its own among
     them. Of each group the smallest radius and the worst end of the noise count: the sum below is
@@ -122,8 +122,8 @@ def certain_losses(
     delta: float,
     dimension: int | None,
 ) -> dict[int, float]:
-    """Lower bounds on epsilon at `delta` of a client of each class of `rounds`, over these numbers;
-    0 where nothing is certain. Relation: replace-one.
+    """Return lower bounds on epsilon at `delta` of a client of each class of `rounds`, over these
+    numbers; 0 where nothing is certain. Relation: replace-one.
 
     `counts[j]` clients of class j report in every round at most: fewer hide less. `dimension` of
     the reports sharpens the bound. Nothing is claimed for randomizers without a known distribution.

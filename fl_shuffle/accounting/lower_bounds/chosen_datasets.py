@@ -34,7 +34,8 @@ MAX_EPSILON = 100.0
 def _brackets(
     randomizer: AccountedRandomizer, n: int, participation: float
 ) -> list[Callable[[float], DeltaBound]]:
-    """For each of the randomizer's `witness_cases`: epsilon -> bracket of the exact divergence.
+    """Return for each of the randomizer's `witness_cases`: epsilon -> bracket of the exact
+    divergence.
 
     Raises `NotApplicableError` if the randomizer offers no data set to test.
     """
@@ -64,13 +65,15 @@ def _bracket(case: Case, others: int, rate: float, epsilon: float) -> DeltaBound
 
 @lru_cache(maxsize=16)
 def binary_lower_delta(epsilon0: float, n: int, epsilon: float) -> float:
-    """A delta that binary randomized response certainly reaches: the others hold one value."""
+    """Return a delta that binary randomized response certainly reaches: the others hold one
+    value."""
     (first, *_) = KRandomizedResponse(epsilon0, 2).witness_cases()
     return _bracket(first, n - 1, 1.0, epsilon).lower
 
 
 def _spread(case: Case) -> float:
-    """The variance of one report's ratio over the share of reports that hide: a guide, no more."""
+    """Return the variance of one report's ratio over the share of reports that hide: a guide, no
+    more."""
     law = case.law(0.0)
     if not isinstance(law, AtomicDistribution):
         return math.inf
@@ -84,7 +87,7 @@ def lower_bound_delta(
     *,
     participation: float = 1.0,
 ) -> CurvePoint:
-    """A delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
+    """Return a delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
 
     The largest over the randomizer's `witness_cases`. `participation` < 1: secret check-in, as in
     `blanket_delta`.
@@ -102,7 +105,8 @@ def lower_bound_epsilon(
     *,
     participation: float = 1.0,
 ) -> CurvePoint:
-    """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
+    """Return the largest epsilon found at which the shuffle certainly exceeds `delta`; zero if
+    none."""
     target = require_open_unit("delta", delta)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
     tolerance = min(SEARCH_LOG_TOLERANCE, ERROR)

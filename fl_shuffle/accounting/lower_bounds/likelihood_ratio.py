@@ -84,7 +84,8 @@ ATTACK_SCORE_WIDTH = 0.02
 
 
 def attack_epsilon(kind: ShuffledRound, rounds: int, delta: float, dimension: int = 1) -> float:
-    """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
+    """Return a lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack
+    fails.
 
     Relation: replace-one, the worst data set of those tried, not of all. Rounded down. What holds
     in one dimension holds in all.
@@ -101,12 +102,14 @@ def population_epsilon(
     delta: float,
     dimension: int = 1,
 ) -> float:
-    """The same for a client of class `index` among `counts[j]` of every class j of a population."""
+    """Return the same for a client of class `index` among `counts[j]` of every class j of a
+    population."""
     return _best(population_batch(classes, counts, index, dimension), rounds, delta=delta)
 
 
 def attack_delta(kind: ShuffledRound, rounds: int, epsilon: float, dimension: int = 1) -> float:
-    """A lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded down."""
+    """Return a lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded
+    down."""
     require_integer("rounds", rounds, minimum=1)
     budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
     return _best(AttackedBatch.of(kind, dimension), rounds, epsilon=budget)
@@ -157,17 +160,17 @@ class Scores:
         self._one_round = (self._weights @ means, self._weights @ spread)
 
     def moments(self, rounds: int) -> tuple[FloatArray, FloatArray]:
-        """Means [2] and variances [2] of the attacker's sum under both hypotheses."""
+        """Return means [2] and variances [2] of the attacker's sum under both hypotheses."""
         means, variances = self._one_round
         return rounds * means, rounds * variances
 
     def signal(self, rounds: int) -> float:
-        """How many standard deviations the two hypotheses lie apart."""
+        """Return how many standard deviations the two hypotheses lie apart."""
         means, variances = self.moments(rounds)
         return float(means[1] - means[0]) / math.sqrt(max(*variances, TINY))
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """The largest certain epsilon over a range of thresholds."""
+        """Return the largest certain epsilon over a range of thresholds."""
         at_least, log_at_most = self._rates(rounds)
         certain = at_least - delta
         good = certain > 0.0
@@ -176,7 +179,7 @@ class Scores:
         return max(0.0, float(np.max(np.log(certain[good]) - log_at_most[good]))) * ROUND_DOWN
 
     def delta(self, rounds: int, epsilon: float) -> float:
-        """The largest certain delta over a range of thresholds."""
+        """Return the largest certain delta over a range of thresholds."""
         at_least, log_at_most = self._rates(rounds)
         # Relative round-off of the exponential and the product, on both terms. Above 1 nothing is
         # left, however far.
@@ -184,7 +187,8 @@ class Scores:
         return max(0.0, float(np.max(found, initial=0.0))) * ROUND_DOWN
 
     def _rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
-        """P_1, not above the truth, and ln P_0, not below it, of what lies beyond thresholds."""
+        """Return P_1, not above the truth, and ln P_0, not below it, of what lies beyond
+        thresholds."""
         near = self._near_rates(rounds)
         if self.signal(rounds) < ATTACK_FAR:
             return near
@@ -192,7 +196,8 @@ class Scores:
         return np.append(near[0], far[0]), np.append(near[1], far[1])
 
     def far_rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
-        """The same for thresholds around the second hypothesis, ln P_0 by Chernoff's bound."""
+        """Return the same for thresholds around the second hypothesis, ln P_0 by Chernoff's
+        bound."""
         means, variances = self.moments(rounds)
         sd, noise = self._widths(variances)
         if not 0.0 < sd < math.inf:
@@ -220,7 +225,7 @@ class Scores:
         return at_least, np.minimum(log_at_most, 0.0)
 
     def _log_moments(self, rates: FloatArray, rounds: int, noise: float, index: int) -> FloatArray:
-        """ln E e^(rate sum) at each rate, under one hypothesis; rounded up."""
+        """Return ln E e^(rate sum) at each rate, under one hypothesis; rounded up."""
         found = 0.5 * (rates * noise) ** 2
         for at, rate in enumerate(rates.tolist()):
             gain = np.expm1(rate * self.score)
@@ -231,21 +236,23 @@ class Scores:
         return found + ROUND_OFF * np.abs(found)
 
     def _common(self, rounds: int) -> float:
-        """What the series' cut-off and the errors of the cells can change in a probability."""
+        """Return what the series' cut-off and the errors of the cells can change in a
+        probability."""
         # Pinsker's inequality for the error of every report's distribution.
         cells = math.sqrt(self.reports * rounds) * self._cell_error
         return cells + ATTACK_CUT_OFF + rounds * self._left_out
 
     @staticmethod
     def _widths(variances: FloatArray) -> tuple[float, float]:
-        """The sum's standard deviation, and that of the test's own noise."""
+        """Return the sum's standard deviation, and that of the test's own noise."""
         sd = math.sqrt(max(variances))
         if not 0.0 < sd < math.inf:
             return sd, 0.0
         return sd, ATTACK_SMOOTHING * 2.0 ** math.ceil(math.log2(sd))
 
     def _near_rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
-        """The same by the series for both hypotheses, which ends at errors of about 1e-12."""
+        """Return the same by the series for both hypotheses, which ends at errors of about
+        1e-12."""
         means, variances = self.moments(rounds)
         sd, noise = self._widths(variances)
         gap = float(means[1] - means[0])
@@ -272,7 +279,8 @@ class Scores:
         return low - low_error - common, np.log(np.maximum(high, 0.0) + high_error + common)
 
     def transforms(self, noise: float, period: float) -> _Transforms:
-        """Characteristic functions at odd multiples of 2 pi / period; `noise`: the test's own."""
+        """Return characteristic functions at odd multiples of 2 pi / period; `noise`: the test's
+        own."""
         last = math.ceil(ATTACK_GAUSS_REACH / noise * period / (2.0 * math.pi))
         odd = np.arange(1, last + 1, 2, dtype=np.float64)
         frequencies = 2.0 * math.pi / period * odd
@@ -288,7 +296,8 @@ class Scores:
 
 
 def _scored(counts: FloatArray, laws: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The score of every cell that a report can fall into, and the distributions on these cells."""
+    """Return the score of every cell that a report can fall into, and the distributions on these
+    cells."""
     below = counts @ laws[:-2] + laws[-2]
     kept = (below > 0.0) | (laws[-1] > 0.0)
     laws, below = laws[:, kept], below[kept]
@@ -316,7 +325,8 @@ class _Transforms:
     def above(
         self, thresholds: FloatArray, shift: float, rounds: int, index: int
     ) -> tuple[FloatArray, float]:
-        """Probability of the half period above each threshold (from `shift`), and its error."""
+        """Return the probability of the half period above each threshold (from `shift`), and its
+        error."""
         most = self.weights * np.exp(rounds * self.log_most[index])
         kept = most > ATTACK_NEGLIGIBLE
         exponent = rounds * self.log[index, kept]
@@ -340,7 +350,7 @@ class _Transforms:
 def _some_transforms(
     frequencies: FloatArray, score: FloatArray, laws: FloatArray, counts: FloatArray
 ) -> tuple[ComplexArray, FloatArray, FloatArray, FloatArray]:
-    """The fields `log`, `log_most`, `size` and `relative_error` of `_Transforms`."""
+    """Return the fields `log`, `log_most`, `size` and `relative_error` of `_Transforms`."""
     half = np.multiply.outer(0.5 * frequencies, score)
     sine = np.sin(half)
     # E e^(i w score) - 1 without cancellation.

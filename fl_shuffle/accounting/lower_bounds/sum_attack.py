@@ -27,7 +27,7 @@ LAPLACE_NOTE = "no test on sums of Laplace reports is computed"
 
 
 def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
-    """A divergence at `epsilon` that sums with Gaussian-DP parameter `mu` certainly have.
+    """Return a divergence at `epsilon` that sums with Gaussian-DP parameter `mu` certainly have.
 
     The mean moves along one coordinate, and the attacker adds up the sums, each weighted by its
     shift over its variance: a statistic that is normal with means `mu` apart (in deviations) but
@@ -42,7 +42,8 @@ def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
 
 
 def _certain(epsilon: float, mu: float, coarsest: float) -> float:
-    """What is left of the test's divergence, for the best `missed`; nothing if it is negative.
+    """Return what is left of the test's divergence, for the best `missed`; nothing if it is
+    negative.
 
     `missed` is e^(allowed - epsilon).
     """
@@ -57,7 +58,8 @@ def _certain(epsilon: float, mu: float, coarsest: float) -> float:
 
 
 def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
-    """An epsilon at `delta` that sums with Gaussian-DP parameter `mu` certainly cost; rounded down.
+    """Return an epsilon at `delta` that sums with Gaussian-DP parameter `mu` certainly cost;
+    rounded down.
 
     0 where the test says nothing.
     """
@@ -74,7 +76,8 @@ def sum_lower_column(
     classes: Iterable[int],
     words: ColumnWords = CONTINUOUS,
 ) -> Column:
-    """What the test certainly reaches against the most exposed client of each of these classes.
+    """Return what the test certainly reaches against the most exposed client of each of these
+    classes.
 
     The adversary is the guarantee's own: where some reports are not assumed to be honest it knows
     their noise, and the honest ones are those of the smallest noise. Sums of Laplace

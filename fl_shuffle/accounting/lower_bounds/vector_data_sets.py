@@ -79,7 +79,7 @@ class AttackedBatch:
 
     @classmethod
     def of(cls, kind: ShuffledRound, dimension: int = 1) -> AttackedBatch:
-        """A batch of one noise scale."""
+        """Return a batch of one noise scale."""
         move, radius, radii, counts = kind.in_widths
         scales = np.ones(radii.size)
         others = zip(radii.tolist(), scales.tolist(), counts.tolist(), strict=True)
@@ -89,7 +89,8 @@ class AttackedBatch:
 def population_batch(
     classes: ClassTable, counts: NDArray[np.int64], index: int, dimension: int
 ) -> AttackedBatch | None:
-    """Around a client of class `index` among `counts[j]` of every class j, whatever their scales.
+    """Return the batch around a client of class `index` among `counts[j]` of every class j,
+    whatever their scales.
 
     None where no attack would be tried: kinds of noise are mixed.
 
@@ -133,12 +134,12 @@ class DataSet:
     cell_error: float
 
     def reversed(self) -> DataSet:
-        """The same with the two hypotheses exchanged."""
+        """Return the same with the two hypotheses exchanged."""
         return replace(self, first=self.second, second=self.first)
 
 
 def data_sets(batch: AttackedBatch) -> list[DataSet]:
-    """The data set to attack, in both directions.
+    """Return the data set to attack, in both directions.
 
     None where the reports lie too far apart, or of too many noise scales are told apart.
     """
@@ -174,8 +175,8 @@ def data_sets(batch: AttackedBatch) -> list[DataSet]:
 def _line(
     batch: AttackedBatch, radii: FloatArray, scales: FloatArray, cells: int
 ) -> tuple[list[FloatArray], FloatArray]:
-    """Cells of the line: the client's distribution at both its means [cells], the others' [g,
-    cells]."""
+    """Return cells of the line: the client's distribution at both its means [cells], the others'
+    [g, cells]."""
     ends = (batch.radius - batch.move, batch.radius)
     low, high = min(*ends, *-radii), max(*ends, *-radii)
     # Beyond all means the ratio of two Laplace densities of one scale is constant.
@@ -191,7 +192,7 @@ def _line(
 
 
 def _sizes(noise: str, across: int, scales: FloatArray, bins: int) -> FloatArray:
-    """Probabilities [scales, bins] of the size of a report's part across the line.
+    """Return probabilities [scales, bins] of the size of a report's part across the line.
 
     Gaussian: squared norm, a chi-square variable; Laplace: l1 norm, a gamma variable. The client's
     own lies outside all bins with probability about 1e-9.
@@ -214,7 +215,7 @@ def _sizes(noise: str, across: int, scales: FloatArray, bins: int) -> FloatArray
 
 
 def cell_probabilities(noise: str, edges: FloatArray) -> FloatArray:
-    """Probabilities of the cells between `edges` and beyond both ends, without cancellation.
+    """Return probabilities of the cells between `edges` and beyond both ends, without cancellation.
 
     The noise has scale one and is centered at zero; J edges give J + 1 cells.
     """

@@ -38,7 +38,7 @@ class TiltedTransform(NamedTuple):
 
 
 def complex_log1p(z: ComplexArray) -> ComplexArray:
-    """log(1 + z) with error of a few units in the last place of |z|."""
+    """Return log(1 + z) with error of a few units in the last place of |z|."""
     squared = 2.0 * z.real + z.real**2 + z.imag**2
     with np.errstate(divide="ignore"):
         modulus = 0.5 * np.log1p(np.maximum(squared, -1.0))
@@ -47,15 +47,17 @@ def complex_log1p(z: ComplexArray) -> ComplexArray:
 
 
 def _power(z: ComplexArray, exponent: float) -> ComplexArray:
-    """(1 + z)^exponent; part by part, because -infinity times a complex number is NaN."""
+    """Return (1 + z)^exponent; part by part, because -infinity times a complex number is NaN."""
     logarithm = complex_log1p(z)
     result: ComplexArray = np.exp(exponent * logarithm.real + 1j * (exponent * logarithm.imag))
     return result
 
 
 class TiltedCounts(ABC):
-    """H after tilting: classes of n_c reports with tilted masses r_c. Everything is relative to
-    e^`log_scale`."""
+    """H after tilting: classes of n_c reports with tilted masses r_c.
+
+    Everything is relative to e^`log_scale`.
+    """
 
     log_scale: float
     """log of the factor taken out of H."""
@@ -77,14 +79,14 @@ class TiltedCounts(ABC):
 
     @abstractmethod
     def evaluate(self, y: ComplexArray) -> TiltedTransform:
-        """H(M0 (1 + y)) / e^log_scale."""
+        """Return H(M0 (1 + y)) / e^log_scale."""
 
     @abstractmethod
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R with |evaluate(y)| <= e^(-R^2/2)."""
+        """Return R with |evaluate(y)| <= e^(-R^2/2)."""
 
     def sensitivity(self, y: ComplexArray) -> FloatArray:
-        """sum_c n_c r_c / |1 + r_c y|: how an error in y moves the log of the product."""
+        """Return sum_c n_c r_c / |1 + r_c y|: how an error in y moves the log of the product."""
         total = np.ones(y.shape, dtype=np.float64)
         for count, mass in zip(self.counts, self.masses, strict=True):
             total += count * mass / np.maximum(np.abs(1.0 + mass * y), TINY)
@@ -103,16 +105,18 @@ class BinomialCounts(TiltedCounts):
         n = others + 1.0
         super().__init__(np.array([gamma]), np.array([n]), moment)
         self.log_scale = self.log_factor - math.log(n * gamma)
+        # `evaluate` leaves (1 - gamma)^n in H: the case without a report, as if it were an atom at
+        # S = 0.
         empty = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
         self.zero_atom = math.exp(empty - self.log_factor)
 
     def evaluate(self, y: ComplexArray) -> TiltedTransform:
-        """(1 + r y)^n."""
+        """Return (1 + r y)^n."""
         power = _power(self.masses[0] * y, float(self.counts[0]))
         return TiltedTransform(power, np.abs(power))
 
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R = sqrt(n) a, a = arccos |1 + r y|; Lipschitz with the sd of the sum.
+        """Return R = sqrt(n) a, a = arccos |1 + r y|; Lipschitz with the sd of the sum.
 
         a is an angle in L^2, between one and e^(ikX): it moves by at most that between one and
         e^(ihX), which is at most h times the sd of X. And cos a <= e^(-a^2/2).
@@ -143,6 +147,7 @@ class ExplicitCounts(TiltedCounts):
         law, first, self.missing = poisson_binomial(counts, masses, self._step)
         self.excess = ROUND_OFF + 8.0 * UNIT * window
         multiples = self._step * (first + np.arange(law.size))
+        # w_m = P(M = m)/(m + 1), raised by what round-off of the window may have lost.
         self._weights = (1.0 + self.excess) * law / (multiples + 1.0)
         self._first = self._step * first
         self.width = law.size
@@ -150,7 +155,7 @@ class ExplicitCounts(TiltedCounts):
         self.excess *= 2.0
 
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R with R^2 = E[M] (1 - |1 + y|^2): |H| <= E|1 + y|^M <= e^(-R^2/2).
+        """Return R with R^2 = E[M] (1 - |1 + y|^2): |H| <= E|1 + y|^M <= e^(-R^2/2).
 
         The product bound would be wrong here: H keeps the small counts, which decay slowly. What
         is rounded down costs |1 + y|^(-c), c = classes times step: at most e^(2c (1 - |1 + y|))
@@ -163,7 +168,7 @@ class ExplicitCounts(TiltedCounts):
         return result
 
     def evaluate(self, y: ComplexArray) -> TiltedTransform:
-        """sum_m w_m (1+y)^(m+1); Horner's rule loses two units in the last place a step."""
+        """Return sum_m w_m (1+y)^(m+1); Horner's rule loses two units in the last place a step."""
         unit = 1.0 + y if self._step == 1 else _power(y, float(self._step))
         total = np.full(y.shape, self._weights[-1], dtype=np.complex128)
         for weight in self._weights[-2::-1]:
@@ -175,11 +180,10 @@ class ExplicitCounts(TiltedCounts):
 
 
 def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
-    """A window of the binomial distribution: (distribution, first value, bound on the mass
-    outside).
+    """Return a window of the binomial distribution, its first value, and the mass outside.
 
-    By ratios of neighbors outwards from the mode, then normalized: relative error a few hundred
-    units in the last place, for any count.
+    The last is an upper bound. By ratios of neighbors outwards from the mode, then normalized:
+    relative error a few hundred units in the last place, for any count.
     """
     if mass >= 1.0:
         return np.ones(1), count, 0.0
@@ -196,6 +200,7 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
     law /= float(np.sum(law))
     missing = 0.0
     if high < count:
+        # Ratios of neighbors fall outwards, so the mass outside is at most a geometric series.
         ratio = (count - high) / (high + 1.0) * odds
         missing += float(law[-1]) * ratio / (1.0 - ratio)
     if low > 0:
@@ -207,10 +212,19 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
 def poisson_binomial(
     counts: FloatArray, masses: FloatArray, step: int = 1
 ) -> tuple[FloatArray, int, float]:
-    """A window of the distribution of a sum of independent binomials: (distribution, first value,
-    missing mass).
+    """Return a window of the distribution of a sum of independent binomials.
 
-    Each is rounded down to multiples of `step`, in which values are given.
+    Parameters
+    ----------
+    counts, masses : ndarray, shape (classes,)
+        Numbers and probabilities.
+    step : int, default 1
+        Each binomial is rounded down to multiples of `step`, in which values are given.
+
+    Returns
+    -------
+    tuple of ndarray, int, and float
+        The distribution, its first value, and a bound on the mass outside.
     """
     law = np.ones(1)
     first = 0
@@ -232,7 +246,7 @@ def poisson_binomial(
 
 
 def tilted_counts(classes: Sequence[tuple[float, int]], moment: TiltedMoments) -> TiltedCounts:
-    """The cheaper representation (classes: gamma > 0, count > 0)."""
+    """Return the cheaper representation (classes: gamma > 0, count > 0)."""
     gammas, counts = class_arrays(classes)
     if len(classes) == 1 and (counts[0] + 1.0) * gammas[0] >= 1.0:
         return BinomialCounts(float(gammas[0]), int(counts[0]), moment)

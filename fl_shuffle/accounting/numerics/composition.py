@@ -56,16 +56,16 @@ TILTS: FloatArray = 1.25 ** np.arange(-80.0, 81.0)
 
 
 def markov_rates(sd: float) -> FloatArray:
-    """Rates of Markov's inequality for what lies outside the window: powers of two, as above."""
+    """Return rates of Markov's inequality for what lies outside the window: powers of two."""
     first = math.floor(-math.log2(256.0 * sd))
     return 2.0 ** np.arange(first, first + 14.0)
 
 
 class Composition:
-    """The composed distribution of several rounds of one client: (eps, delta), profile, trade-off
-    curve.
+    """The composed distribution of several rounds of one client.
 
-    `parts` lists (pair, times). All numbers are upper bounds on delta, or epsilon rounded up.
+    It has (eps, delta), profile, and trade-off curve. `parts` lists (pair, times). All numbers are
+    upper bounds on delta, or epsilon rounded up.
     """
 
     def __init__(self, parts: Sequence[tuple[DominatingPair, int]]) -> None:
@@ -75,6 +75,7 @@ class Composition:
             if times != 0
         ]
         self.rounds = sum(times for _, times in self._parts)
+        # Loss is finite only if that of every round is: 1 - prod (1 - infinite)^times.
         log_finite = math.fsum(
             times * math.log1p(-min(pair.infinite, 1.0 - 1e-16)) for pair, times in self._parts
         )
@@ -96,7 +97,7 @@ class Composition:
             self._step = common if fits else 2.0 ** math.floor(math.log2(finest))
 
     def _moments(self, tilt: float) -> tuple[float, float, float]:
-        """log moment, mean and variance of the sum of the tilted privacy losses."""
+        """Return the log moment, mean and variance of the sum of the tilted privacy losses."""
         moments = [(times, *pair.moments(tilt)) for pair, times in self._parts]
         return (
             math.fsum(times * log_moment for times, log_moment, _, _ in moments),
@@ -105,7 +106,7 @@ class Composition:
         )
 
     def tilt(self, objective: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
-        """The tilt that minimizes objective(tilts, log moments), on a ladder.
+        """Return the tilt that minimizes objective(tilts, log moments), on a ladder.
 
         Any tilt gives a valid bound: it decides where the window lies and how round-off is spread.
         """
@@ -117,8 +118,10 @@ class Composition:
         return float(usable[np.argmin(objective(usable, np.asarray(logs)))])
 
     def lattice(self, tilt: float) -> tuple[float, int, int, float]:
-        """Step, first index and size of a window that is wide enough for the tilted sum, and the
-        mass that may lie above it."""
+        """Return a window that is wide enough for the tilted sum.
+
+        That is its step, first index and size, and the mass that may lie above it.
+        """
         log_moment, mean, variance = self._moments(tilt)
         step, spread = self._step, max(self._sd, math.sqrt(variance))
         furthest = self.furthest(step)
@@ -138,17 +141,20 @@ class Composition:
             size *= 2
 
     def furthest(self, step: float) -> int:
-        """No sum of losses lies beyond this grid point, or below its mirror image."""
+        """Return a grid point beyond which, and below whose mirror image, no sum of losses lies."""
         return sum(times * (math.floor(pair.losses[-1] / step) + 1) for pair, times in self._parts)
 
     def _above(self, tilt: float, step: float, end: int) -> float:
-        """Markov's bound on the mass from grid point `end` on."""
+        """Return Markov's bound on the mass from grid point `end` on."""
         if end > self.furthest(step):
             return 0.0
         return self._beyond(step, end * step, tilt + markov_rates(self._sd))
 
     def _beyond(self, step: float, edge: float, rates: FloatArray) -> float:
-        """Markov's bound on P's mass at or beyond `edge`: above it, or below for rates < 0."""
+        """Return Markov's bound on P's mass at or beyond `edge`.
+
+        Above it, or below for rates < 0.
+        """
         rates = rates[np.abs(rates) * self._largest < 690.0]
         if not rates.size:
             return 1.0
@@ -156,7 +162,7 @@ class Composition:
         return math.exp(min(0.0, float(np.min(logs - rates * edge))))
 
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
-        """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
+        """Return (losses, upper bounds on P's masses there, mass that may lie above the window)."""
         step, first, size, above = self.lattice(tilt)
         exponent = np.asarray(
             sum(n * pair.log_spectrum(step, size, tilt) for pair, n in self._parts)
@@ -166,12 +172,14 @@ class Composition:
         spectrum[kept] = np.exp(exponent[kept])
         law = np.roll(np.fft.irfft(spectrum, n=size), -(first % size))
         losses: FloatArray = step * np.arange(first, first + size, dtype=np.float64)
+        # Undo the tilt: P's mass is the tilted one times E e^(tilt loss) e^(-tilt loss). Every
+        # tilted mass is raised by its largest round-off first.
         weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
         masses: FloatArray = (np.maximum(law, 0.0) + mass_roundoff(size, self.rounds)) * weights
         return losses, masses, above
 
     def delta(self, epsilon: float) -> float:
-        """Upper bound on the composed divergence at `epsilon` >= 0."""
+        """Return an upper bound on the composed divergence at `epsilon` >= 0."""
         budget = require_real("epsilon", epsilon, minimum=0.0)
         if self.variance == 0.0:
             return min(1.0, self.infinite)
@@ -191,7 +199,10 @@ class Composition:
         return min(1.0, total * ROUND_UP + self.infinite)
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""
+        """Return the smallest epsilon >= 0 on this composition at `delta`, rounded up.
+
+        It may be infinite.
+        """
         target = require_open_unit("delta", delta)
         if self.infinite >= target:
             return math.inf
@@ -207,10 +218,14 @@ class Composition:
         return min(found, *(self._epsilon_at(target, tilt / 1.25**rung) for rung in (1, 2, 3)))
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
-        """With B_j the masses from loss j on, each aged to e^(loss j - loss) of itself, delta at
-        loss j is D_j = D_{j+1} + (1 - e^-step) B_{j+1}, and D_j + (1 - e^(eps - loss j)) B_j at eps
-        between losses j - 1 and j: sums of positive terms alone, for a large tilt makes masses of
-        neighbors differ by more than the precision of doubles."""
+        """Return an epsilon >= 0 at which delta is at most `target`, rounded up.
+
+        Infinite where the window holds none. With B_j the masses from loss j on, each aged to
+        e^(loss j - loss) of itself, delta at loss j is D_j = D_{j+1} + (1 - e^-step) B_{j+1}, and
+        D_j + (1 - e^(eps - loss j)) B_j at eps between losses j - 1 and j: sums of positive terms
+        alone, for a large tilt makes masses of neighbors differ by more than the precision of
+        doubles.
+        """
         from scipy.linalg.blas import dtbsv  # slow to load, and no single round needs it
 
         losses, masses, above = self._law(tilt)
@@ -236,7 +251,7 @@ class Composition:
         return float(min(max(exact, losses[j - 1]), losses[j])) * ROUND_UP
 
     def profile(self, epsilons: ArrayLike) -> FloatArray:
-        """delta at each of `epsilons` (>= 0, any order)."""
+        """Return delta at each of `epsilons` (>= 0, any order)."""
         values = np.asarray(epsilons, dtype=np.float64).ravel()
         return np.array([self.delta(float(value)) for value in values])
 
@@ -248,11 +263,28 @@ def certainly_within(
     delta: float,
     similar: Composition,
 ) -> NDArray[np.bool_]:
-    """Whether delta at `epsilon` (nats) of each composition [n] is certainly at most `delta`.
+    """Return whether delta at `epsilon` of each composition is certainly at most `delta`.
 
-    Row i of `times` [n, k] says how often each of `pairs` is in composition i. Grid and tilt are
-    those of `similar`: any give a valid bound. Delta is linear in the distribution, hence in its
-    transform.
+    Parameters
+    ----------
+    pairs : sequence of DominatingPair
+        Pairs of single rounds.
+    times : ndarray, shape (n, pairs)
+        Row i says how often each pair is in composition i.
+    epsilon, delta : float
+        The point; epsilon in nats.
+    similar : Composition
+        Grid and tilt are those of this one: any give a valid bound.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        False where it is not certain.
+
+    Notes
+    -----
+    Delta is linear in the distribution, hence in its transform (docs/research/proofs, section 6,
+    step 6).
     """
     if not similar.rounds or similar.infinite >= delta:
         return np.zeros(len(times), dtype=bool)
@@ -264,6 +296,8 @@ def certainly_within(
         return np.zeros(len(times), dtype=bool)
     gain = np.where(losses > epsilon, -np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
     gain *= np.exp(np.minimum(-tilt * (losses - epsilon), 700.0))
+    # Parseval: the mean of `gain` is an inner product of transforms. Of a real one half is enough:
+    # its inner frequencies count twice.
     weights = np.fft.rfft(np.roll(gain, first % size)).conj() / size
     weights[1 : (size + 1) // 2] *= 2.0
     spectra = np.array([pair.log_spectrum(step, size, tilt) for pair in pairs])
@@ -294,12 +328,15 @@ def certainly_within(
 
 
 def _spread(pair: DominatingPair) -> float:
-    """The standard deviation of one round's losses, unless rare large ones decide it."""
+    """Return the standard deviation of one round's losses, unless rare large ones decide it."""
     sd = math.sqrt(pair.moments(0.0)[2])
     # For normal losses delta at epsilon 0 is about sd / sqrt(2 pi).
     return min(sd, max(2.51 * pair.delta(0.0), LATTICE_LEAST_SPREAD * sd))
 
 
 def mass_roundoff(size: int, rounds: float) -> float:
-    """No mass of a tilted distribution of `rounds` rounds on `size` losses is off by more."""
+    """Return a round-off that no mass of a tilted distribution exceeds.
+
+    The distribution is that of `rounds` rounds, on `size` losses.
+    """
     return 8.0 * UNIT * (math.log2(size) * (1.0 + rounds) + 8.0)

@@ -42,13 +42,28 @@ _SHARES = np.geomspace(1e-6, 1.0, 100)
 def round_up_convex(
     law: AmplificationDistribution, classes: Sequence[tuple[float, int]], tolerance: float
 ) -> tuple[AtomicDistribution, float, float]:
-    """Atoms dominating `law`; the relative inflation of delta; an amount to add to delta.
+    """Return atoms that dominate a distribution in convex order.
 
-    The inflation is estimated at the saddle point (its direction is certain, its size is not). The
-    amount to add is E(L - upper)_+ plus whatever floating point could not certify otherwise.
-    A distribution that already has at most `ROUNDING_LARGE_LAW` atoms is returned unchanged. Where
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        The distribution. One with at most `ROUNDING_LARGE_LAW` atoms is returned unchanged.
+    classes : sequence of (float, int)
+        (mass, count) of the other reports, for which the inflation is estimated.
+    tolerance : float
+        Relative inflation of delta that is aimed at.
+
+    Returns
+    -------
+    tuple of AtomicDistribution, float, and float
+        The atoms; the relative inflation of delta; and an amount to add to delta, E(L - upper)_+
+        plus whatever floating point could not certify otherwise.
+
+    Notes
+    -----
+    The inflation is estimated at the saddle point: its direction is certain, its size is not. Where
     so fine a rounding takes more than `ROUNDING_MAX_ATOMS`, the best one found is returned, with
-    its larger inflation.
+    its larger inflation. Source: docs/research/proofs, section 7.
     """
     if isinstance(law, AtomicDistribution) and law.values.size <= ROUNDING_LARGE_LAW:
         return law, 0.0, 0.0
@@ -70,6 +85,8 @@ def round_up_convex(
             break
         # Step by step: coarse cells say little about where the finest ones are needed.
         goal = 0.6 * max(tolerance, min(inflation, 1.0) * ROUNDING_STEP)
+        # A cell in p pieces adds 1/p^2 of what it adds whole. For a given sum the fewest pieces
+        # have p as the cube root of that, and this factor makes the sum `goal`.
         pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
         if float(np.sum(pieces)) > ROUNDING_MAX_ATOMS:
@@ -102,16 +119,20 @@ def atoms_on(law: AmplificationDistribution, nodes: FloatArray) -> tuple[AtomicD
 
 
 def atoms_through(nodes: FloatArray, transform: FloatArray) -> tuple[AtomicDistribution, float]:
-    """`atoms_on` for a distribution whose g is at most `transform` at the nodes."""
+    """Return `atoms_on` for a distribution whose g is at most `transform` at the nodes."""
     top = float(transform[-1])
     g = np.maximum.accumulate((transform - top)[::-1])[::-1]
     gaps = nodes[1:] - nodes[:-1]
+    # g(t) = E(L - t)_+ has the slope -P(L > t): slopes of chords are the tail of the atoms, and the
+    # differences of these their probabilities.
     tail = np.minimum(np.maximum.accumulate(((g[:-1] - g[1:]) / gaps)[::-1])[::-1], 1.0)
     weights = np.maximum(tail - np.append(tail[1:], 0.0), 0.0)
     probabilities = np.concatenate([[max(0.0, 1.0 - float(np.sum(weights)))], weights])
     tail = np.cumsum(weights[::-1])[::-1]
     interpolated = np.append(np.cumsum((tail * gaps)[::-1])[::-1], 0.0)
     slack = 4.0 * nodes.size * UNIT
+    # Where the interpolation in floats may lie below g, all atoms move up: a shift by s raises the
+    # transform by s times the tail.
     deficit = np.maximum(transform * (1.0 + 8.0 * UNIT) - top - interpolated * (1.0 - slack), 0.0)
     cell = np.maximum(deficit[:-1], deficit[1:])
     solid = tail > 1e-250
@@ -129,7 +150,7 @@ def _cell_inflation(
     share: float,
     top: float,
 ) -> FloatArray:
-    """How much each cell adds to the log moment generating function of the sum at theta.
+    """Return how much each cell adds to the log moment generating function of the sum at theta.
 
     E e^(theta L') - E e^(theta L) = theta^2 int e^(theta t) (g'(t) - g(t)) dt; g' - g is zero at
     the nodes, so Simpson's rule needs the midpoints alone. `share` is the derivative of the log
@@ -138,6 +159,7 @@ def _cell_inflation(
     middle = 0.5 * (nodes[:-1] + nodes[1:])
     rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
     gaps = nodes[1:] - nodes[:-1]
+    # Simpson's rule with zeros at both ends: 4/6 of the middle's value.
     cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * gaps / 1.5
     return cells
 

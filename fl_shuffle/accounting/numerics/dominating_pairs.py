@@ -28,11 +28,11 @@ LATTICE_SPECTRA = 6
 
 @dataclass(frozen=True, eq=False)
 class DominatingPair:
-    """A symmetric pair of distributions through its privacy loss under P: atoms and a mass at
-    infinity.
+    """A symmetric pair of distributions through its privacy loss under P.
 
-    `losses` increase and are symmetric about zero; `masses` are P's; Q's mass at loss l is e^-l
-    times P's, and equals P's mass at -l. `infinite` is P's mass where Q has none.
+    It has atoms and a mass at infinity. `losses` increase and are symmetric about zero; `masses`
+    are P's; Q's mass at loss l is e^-l times P's, and equals P's mass at -l. `infinite` is P's mass
+    where Q has none.
     """
 
     losses: FloatArray
@@ -47,7 +47,7 @@ class DominatingPair:
     def from_curve(
         cls, epsilons: ArrayLike, deltas: ArrayLike, *, grid: float = 0.0
     ) -> DominatingPair:
-        """The least pair that dominates every mechanism whose curve is at most `deltas`.
+        """Return the least pair that dominates every mechanism whose curve is at most `deltas`.
 
         `epsilons` increase from 0 and `deltas` are upper bounds there, valid in *both* directions
         (data set D against D' and D' against D). Then u(-eps) = 1 - e^-eps + e^-eps u(eps) bounds
@@ -102,14 +102,14 @@ class DominatingPair:
         )
 
     def delta(self, epsilon: float) -> float:
-        """The pair's own hockey-stick divergence at `epsilon`."""
+        """Return the pair's own hockey-stick divergence at `epsilon`."""
         gain = np.where(self.losses > epsilon, -np.expm1(epsilon - self.losses), 0.0)
         return min(1.0, float(self.masses @ gain) + self.infinite)
 
     def moments(self, tilt: float, step: float = 0.0) -> tuple[float, float, float]:
-        """log E e^(tilt loss), and mean and variance of the loss tilted so; finite part; cached.
+        """Return log E e^(tilt loss), and mean and variance of the loss tilted so.
 
-        With a `step` of the distribution on that grid.
+        Of the finite part; results are kept. With a `step`, of the distribution on that grid.
         """
         if (tilt, step, 0) not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
@@ -126,12 +126,14 @@ class DominatingPair:
         return known
 
     def log_moments(self, tilts: FloatArray, step: float = 0.0) -> FloatArray:
-        """The first of `moments` at each of the tilts [k]."""
+        """Return the first of `moments` at each of the tilts [k]."""
         return np.array([self.moments(tilt, step)[0] for tilt in tilts.tolist()])
 
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
-        """log of the Fourier transform of the tilted, normalized grid distribution; the last few
-        are kept."""
+        """Return the log of the Fourier transform of the tilted, normalized grid distribution.
+
+        The last few are kept.
+        """
         key = (tilt, step, size)
         if key not in self._tilts:
             losses, exponent = self._tilted(tilt, step)
@@ -147,8 +149,10 @@ class DominatingPair:
         return found
 
     def _tilted(self, tilt: float, step: float) -> tuple[FloatArray, FloatArray]:
-        """Losses, those of the grid of this step (0: the distribution's own), and the logarithms of
-        mass times e^(tilt loss) there."""
+        """Return losses, and the logarithms of mass times e^(tilt loss) there.
+
+        Losses are those of the grid of this step (0: the distribution's own).
+        """
         index, mass = self.on_lattice(step) if step else (self.losses, self.masses)
         losses = np.asarray((step or 1.0) * index, dtype=np.float64)
         with np.errstate(divide="ignore"):
@@ -158,6 +162,9 @@ class DominatingPair:
         """Split every atom between its grid neighbors, keeping both P's and Q's mass."""
         below = np.floor(self.losses / step)
         rest = np.clip(self.losses - below * step, 0.0, step)
+        # Of Q's mass this share goes down, so that sums of P's and of Q's masses stay: share
+        # e^-rest + (1 - share) e^(step - rest) = 1. The ratio P/Q is spread with its mean (under Q)
+        # kept.
         share_of_q = np.expm1(rest - step) / math.expm1(-step)
         low = self.masses * share_of_q * np.exp(-rest)
         index = np.concatenate([below, below + 1.0]).astype(np.int64)
@@ -165,7 +172,11 @@ class DominatingPair:
 
 
 def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
-    """Indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored curve."""
+    """Return indices of the vertices of the lower convex envelope of the mirrored curve.
+
+    Those with eps >= 0.
+    """
+    # Points (e^eps, curve) from 0 up. At negative eps: u(-eps) = 1 - e^-eps + e^-eps u(eps).
     alpha = np.concatenate([[0.0], np.exp(-eps[:0:-1]), np.exp(eps)])
     left = -np.expm1(-eps[:0:-1]) + np.exp(-eps[:0:-1]) * u[:0:-1]
     height = np.concatenate([[1.0], left, u])
@@ -175,6 +186,7 @@ def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
     for point in range(len(x)):
         while len(hull) >= 2:
             a, b = hull[-2], hull[-1]
+            # A vertex stays where the slope rises (the monotone chain of a convex hull).
             before = (y[b] - y[a]) / (x[b] - x[a])
             after = (y[point] - y[b]) / (x[point] - x[b])
             if after > before:
@@ -187,11 +199,29 @@ def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
 def trade_off(
     type_one: ArrayLike, profile: Callable[[FloatArray], FloatArray], end: float, points: int
 ) -> FloatArray:
-    """A lower bound on an attacker's type II error at each type I error, to plot (f-DP).
+    """Return a lower bound on an attacker's type II error at each type I error, to plot (f-DP).
 
-    f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)), at this number of
-    `points` from 0 to `end` (Dong, Roth, Su 2022). Raises `InvalidValueError` for errors outside
-    [0, 1].
+    Parameters
+    ----------
+    type_one : array_like
+        Type I errors, in [0, 1].
+    profile : callable
+        Upper bounds on delta at epsilons >= 0.
+    end : float
+        Largest epsilon that is used, in nats.
+    points : int
+        Number of epsilons, from 0 to `end`.
+
+    Returns
+    -------
+    ndarray
+        f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)) (Dong, Roth, Su
+        2022). Fewer points give a smaller number.
+
+    Raises
+    ------
+    InvalidValueError
+        For errors outside [0, 1].
     """
     errors = np.asarray(type_one, dtype=np.float64).ravel()
     if not np.all((errors >= 0.0) & (errors <= 1.0)):

@@ -1,5 +1,4 @@
-"""Our distributions of privacy losses as those of Google's dp-accounting, where that is
-installed."""
+"""Our distributions of privacy losses as those of Google's dp-accounting, if installed."""
 
 from __future__ import annotations
 
@@ -29,22 +28,37 @@ EXPORT_NODES = 1000
 def to_dp_accounting(
     law: DominatingPair | DeltaProfile, *, discretization: float = 1e-4
 ) -> PrivacyLossDistribution:
-    """A `PrivacyLossDistribution` that dominates `law`, to compose with other mechanisms there.
+    """Return a distribution of dp-accounting that dominates `law`, to compose it there.
 
-    `law` is one round (`DominatingPair`), or the curve of many: upper bounds on delta, in both
-    directions, at epsilons that it is called with. It is for replacing one unit; in
-    dp-accounting's words the neighboring relation is REPLACE_ONE, and everything it is composed
-    with must be about the same replacement. The result is one distribution for both directions.
-    Privacy losses, in nats, are multiples of `discretization`, which must be that of the other
-    distributions.
+    Parameters
+    ----------
+    law : DominatingPair or callable
+        One round, or the curve of many: upper bounds on delta, in both directions, at epsilons that
+        it is called with.
+    discretization : float, default 1e-4
+        Privacy losses, in nats, are multiples of it, 1e-6 to 1. It must be that of the other
+        distributions.
 
-    It stays an upper bound: an atom is split between its two neighbors on the grid so that
-    likelihood ratios keep their mean, a composed curve is joined by chords, and what lies beyond
-    their end counts as certain loss. dp-accounting's own arithmetic has round-off that it does not
-    bound (about 1e-15 in delta for every composition).
+    Returns
+    -------
+    PrivacyLossDistribution
+        One distribution for both directions.
 
-    Raises `InvalidValueError` for a discretization that is not in [1e-6, 1], and `ConfigError`
-    where dp-accounting is not installed.
+    Raises
+    ------
+    InvalidValueError
+        For a discretization out of range.
+    ConfigError
+        If dp-accounting is not installed.
+
+    Notes
+    -----
+    Neighbors: replace-one (REPLACE_ONE in dp-accounting); everything it is composed with must be
+    about the same replacement. Direction of error: it stays an upper bound. An atom is split
+    between its two neighbors on the grid so that likelihood ratios keep their mean, a composed
+    curve is joined by chords, and what lies beyond their end counts as certain loss.
+    dp-accounting's own arithmetic has round-off that it does not bound (about 1e-15 in delta for
+    every composition).
     """
     step = require_real("discretization", discretization, minimum=1e-6, maximum=1.0)
     require_dp_accounting()
@@ -72,14 +86,14 @@ def require_dp_accounting() -> None:
 
 
 def _pair_of(profile: DeltaProfile, step: float) -> DominatingPair:
-    """The curve at multiples of `step`, as one pair."""
+    """Return the curve at multiples of `step`, as one pair."""
     last = math.floor(min(_end_of(profile) + step, LATTICE_MAX_LOSS) / step)
     places = np.unique(np.round(np.linspace(0.0, last, min(last, EXPORT_NODES) + 1)))
     return DominatingPair.from_curve(places * step, profile(places * step), grid=step)
 
 
 def _end_of(profile: DeltaProfile) -> float:
-    """Where hardly anything is left of the curve but what never goes."""
+    """Return where hardly anything is left of the curve but what never goes."""
     rest = float(profile(np.array([LATTICE_MAX_LOSS]))[0]) + EXPORT_SMALLEST_DELTA
     end = 2.0**-10
     while end < LATTICE_MAX_LOSS and float(profile(np.array([end]))[0]) > rest:

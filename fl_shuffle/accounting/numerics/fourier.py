@@ -72,7 +72,9 @@ class TiltedDistribution:
         )
 
     def characteristic(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
-        """E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where tiny.
+        """Return E_theta[e^(ikL)] - 1 at k = nodes * step.
+
+        Its relative error is small even where it is tiny.
 
         A node is b + f, b a multiple of `FOURIER_BLOCK` and f the rest. With A, B = e^(ikv) - 1 at
         the frequencies of b and f, e^(ikv) - 1 = A B + A + B, so that one matrix product needs few
@@ -95,7 +97,10 @@ class TiltedDistribution:
 
 
 def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """The distinct numbers, none negative, in their order, and where each number is among them."""
+    """Return the distinct numbers in their order, and where each number is among them.
+
+    None is negative.
+    """
     most = int(numbers.max(initial=0))
     if most > FOURIER_TABLE * numbers.size:
         return np.unique(numbers, return_inverse=True)
@@ -105,7 +110,7 @@ def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _turns(k: FloatArray, values: FloatArray) -> ComplexArray:
-    """e^(ik v) - 1 for every frequency and value, [k, v]."""
+    """Return e^(ik v) - 1 for every frequency and value, [k, v]."""
     half = np.multiply.outer(0.5 * k, values)
     sine = np.sin(half)
     turned = np.empty(half.shape, dtype=np.complex128)
@@ -139,9 +144,34 @@ def trapezoid(
     smoothing_sd: float,
     cut: float,
 ) -> Sum:
-    """Sum the integral with V of standard deviation `smoothing_sd`, out to k = cut / smoothing_sd.
+    """Evaluate the Fourier integral for E[S_+] by the trapezoidal rule, as an upper bound.
 
-    `deviation` is the standard deviation of the tilted sum: the Lipschitz constant of the decay.
+    Parameters
+    ----------
+    law : TiltedDistribution
+        Distribution of one term after tilting by theta > 0.
+    counts : TiltedCounts
+        Distribution of the number of terms (generating function H).
+    deviation : float
+        Standard deviation of the tilted sum: the Lipschitz constant of the decay.
+    period : float
+        Period T of the sum, in units of L. Longer periods alias less and need more nodes.
+    smoothing_sd : float
+        Standard deviation of the Gaussian V that is added to S.
+    cut : float
+        Nodes are summed up to k = cut / smoothing_sd.
+
+    Returns
+    -------
+    Sum
+        `value` and the bounds on its errors, relative to e^log_scale of `counts`.
+
+    Notes
+    -----
+    Statement: see the module. V has mean zero, so smoothing raises the result (Jensen), and the
+    trapezoidal rule adds nonnegative copies shifted by multiples of T (Poisson's formula). What
+    is cut off and skipped is bounded: the caller adds it. Used for the expectation of
+    docs/research/proofs, section 2.
     """
     theta = law.theta
     h = 2.0 * math.pi / period
@@ -152,20 +182,29 @@ def trapezoid(
     transform = counts.evaluate(y)
     variance = smoothing_sd * smoothing_sd
     smooth = np.exp(-0.5 * variance * k * k + 1j * (variance * theta) * k)
+    # The integrand at -k is the conjugate of that at k: other nodes count twice, with their real
+    # part.
     multiplicity = np.where(nodes == 0, 1.0, 2.0)
     smooth *= multiplicity
     terms = transform.values * smooth
     modulus = transform.magnitude * np.abs(smooth)
     s = theta + 1j * k
+    # e^(v s^2/2) = e^(v theta^2/2) times `smooth`.
     scale = math.exp(0.5 * variance * theta * theta) * h / (2.0 * math.pi)
     kernel = 1.0 / (s * s)
     value = scale * float(np.sum((terms * kernel).real))
+    # E(x + V)_+ - x_+ <= sqrt(v) phi(x/sqrt(v)), whose transform is v e^(v s^2/2): the same sum
+    # without 1/s^2 bounds what V adds.
     bump = scale * variance * float(np.sum(terms.real))
     size = modulus * np.abs(kernel)
+    # The error of y is at most `UNIT` times `rounding` times k, and moves the logarithm of the
+    # product by `sensitivity` times that.
     drift = UNIT * law.rounding * k * counts.sensitivity(y)
     roundoff = scale * float(np.sum(size * (drift + 40.0 * UNIT)))
     bump_roundoff = scale * variance * float(np.sum(modulus * (drift + 40.0 * UNIT)))
     end = last * h
+    # The integral of e^(-v k^2/2) beyond `end` is at most this, and with 1/k^2 at most this over
+    # end^2.
     gauss = math.exp(-0.5 * (smoothing_sd * end) ** 2) / (variance * end)
     front = math.exp(0.5 * variance * theta * theta) / math.pi
     gauss *= counts.total
@@ -174,7 +213,10 @@ def trapezoid(
     if first_skipped is not None:
         start = first_skipped * h
         level = front * FOURIER_SKIP_LEVEL
+        # h sum of 1/k^2 over k >= start is at most 1/start + h/start^2.
         skipped = level * (1.0 / start + h / start**2)
+        # v times the integral of e^(-v k^2/2) over k > 0 is sqrt(v) sqrt(pi/2), and sqrt(pi/2) <
+        # 1.2534.
         bump_skipped = level * smoothing_sd * 1.2534
     return Sum(
         value=value,
@@ -193,11 +235,12 @@ def significant_nodes(
     h: float,
     last: int,
 ) -> tuple[NDArray[np.int64], int | None]:
-    """Which nodes 0..last must be evaluated; the smallest skipped node, if any.
+    """Return which nodes 0..last must be evaluated; the smallest skipped node, if any.
 
     A block is skipped when the decay at its center, less `deviation` times its half-width, still
     certifies |transform| <= `FOURIER_SKIP_LEVEL`.
     """
+    # |transform| <= e^(-R^2/2), which is below the level from this R on.
     need = math.sqrt(-2.0 * math.log(FOURIER_SKIP_LEVEL))
     first_skipped: int | None = None
     starts = np.arange(0, last + 1, FOURIER_BLOCK, dtype=np.int64)

@@ -31,7 +31,7 @@ the bracket is bisected."""
 
 
 def _coordinate(value: float) -> float:
-    """sqrt(-log value): nearly linear in epsilon and in the noise."""
+    """Return sqrt(-log value): nearly linear in epsilon and in the noise."""
     return math.sqrt(max(-math.log(value), 0.0)) if value > 0.0 else math.inf
 
 
@@ -44,17 +44,40 @@ def crossing(
     minimum: float = 0.0,
     tolerance: float = SEARCH_LOG_TOLERANCE,
 ) -> tuple[float, float]:
-    """Bracket the point where a nonincreasing `curve` of deltas falls to `target`.
+    """Bracket the point where a nonincreasing curve of deltas falls to `target`.
 
-    Returns (above, below): the curve exceeds the target at `above` (`minimum` if it never does,
-    then `below` is that too) and does not at `below`. Both were evaluated, but for `maximum`, where
-    it is known not to. The search ends where the curve, at the point on `side`, is within
-    `tolerance` (relative) of the target, or the bracket is narrow.
+    Parameters
+    ----------
+    curve : callable
+        delta at every epsilon.
+    target : float
+        The delta to cross.
+    maximum : float
+        An epsilon at which the curve is known not to exceed `target`.
+    side : {"below", "above"}, default "below"
+        On which side the crossing is approached.
+    minimum : float, default 0.0
+        Smallest epsilon.
+    tolerance : float
+        The search ends where the curve, at the point on `side`, is within this relative distance of
+        the target, or the bracket is narrow.
 
-    It begins as if the curve were a Gaussian one. It continues in `_coordinate` by secants through
-    the last two points, and by false positions (Illinois rule) where a secant leaves the bracket.
-    Both propose only: what is compared with the target are the values. Raises `PrecisionError` if
-    the curve is not monotone enough to be bracketed.
+    Returns
+    -------
+    tuple of float
+        (above, below): the curve exceeds the target at `above` (`minimum` if it never does, then
+        `below` is that too) and does not at `below`. Both were evaluated, but for `maximum`.
+
+    Raises
+    ------
+    PrecisionError
+        If the curve is not monotone enough to be bracketed.
+
+    Notes
+    -----
+    The search begins as if the curve were a Gaussian one. It continues in `_coordinate` by secants
+    through the last two points, and by false positions (Illinois rule) where a secant leaves the
+    bracket. Both propose only: what is compared with the target are the values.
     """
     goal = _coordinate(target)
     width = tolerance / (2.0 * max(goal, 1e-3))
@@ -101,7 +124,7 @@ def crossing(
 
 
 def _gaussian_guess(minimum: float, at_start: float, target: float) -> float:
-    """Where a Gaussian curve that passes (`minimum`, `at_start`) falls to `target`."""
+    """Return where a Gaussian curve that passes (`minimum`, `at_start`) falls to `target`."""
     reached = min(at_start, 0.9)
     # At 0 the curve of mu is erf(mu / sqrt(8)).
     mu = (
@@ -126,11 +149,29 @@ def solve(
     delta: float | None,
     relative_error: float | None = None,
 ) -> CurvePoint:
-    """A point on a certified nonincreasing curve, on the safe side.
+    """Return a point on a certified nonincreasing curve, on the safe side.
 
-    From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
-    been evaluated and is not above it, infinite if none up to the local budget is. A curve
-    with a penalty that grows with epsilon is searched from its lowest tested point downwards.
+    Parameters
+    ----------
+    curve : DeltaCurve
+        Certified upper bounds on delta.
+    local_epsilon : float
+        Epsilon of one report, in nats; it ends the search.
+    epsilon, delta : float or None
+        Exactly one is given.
+    relative_error : float, optional
+        Relative error of the curve's values. The search is no coarser.
+
+    Returns
+    -------
+    CurvePoint
+        From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
+        been evaluated and is not above it, infinite if none up to the local budget is.
+
+    Notes
+    -----
+    A curve with a penalty that grows with epsilon is searched from its lowest tested point
+    downwards.
     """
     if epsilon is not None:
         budget = require_real("epsilon", epsilon, minimum=0.0)

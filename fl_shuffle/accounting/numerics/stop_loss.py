@@ -75,14 +75,28 @@ def amplified_delta(
     *,
     relative_error: float | None = 1e-4,
 ) -> DeltaBound:
-    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
-    (None: `usual_error`).
+    """Return an upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}].
 
-    `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
-    numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        Distribution of L.
+    blanket : sequence of (float, int)
+        (gamma, count) of the *other* reports; gamma = 0 contributes nothing.
+    relative_error : float or None, default 1e-4
+        Relative excess that is allowed, 1e-9 to 0.5. None: `usual_error`.
 
-    Where the accuracy cannot be had in a tenth of a second: the best bound found (`error` says how
-    far it may be off, at worst it is the local value).
+    Returns
+    -------
+    DeltaBound
+        `delta` never exceeds the local value E[(L_1)_+]. Where the accuracy cannot be had in a
+        tenth of a second it is the best bound found: `error` says how far it may be off, at worst
+        it is the local value.
+
+    Notes
+    -----
+    Statement: see the module. Source: docs/research/proofs, sections 2 and 7. Direction of error:
+    all numerical errors are added to the result.
     """
     if relative_error is None:
         relative_error = usual_error(law)
@@ -106,7 +120,7 @@ def amplified_delta(
 
 
 def usual_error(law: AmplificationDistribution | None) -> float:
-    """The relative error that costs nothing that is felt."""
+    """Return the relative error that costs nothing that is felt."""
     exact = law is None or (
         isinstance(law, AtomicDistribution) and law.values.size <= ROUNDING_LARGE_LAW
     )
@@ -126,7 +140,7 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 def _certified_sum(
     law: AtomicDistribution, classes: Sequence[tuple[float, int]], tolerance: float
 ) -> DeltaBound:
-    """The bound on the line through the saddle point.
+    """Return the bound on the line through the saddle point.
 
     Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
     """
@@ -134,9 +148,12 @@ def _certified_sum(
     tilted = TiltedDistribution.of(law, theta)
     counts = tilted_counts(classes, tilted.moment)
     deviation = _deviation(tilted, classes)
+    # The saddle-point estimate of the integral is H/`front`: log H - 2 log theta has the second
+    # derivative variance + 2/theta^2. It sets the accuracy that is asked for, and proves nothing.
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
     scale_error = tilted.moment.log_total_error(classes)
     scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
+    # x_+ <= e^(theta x - 1)/theta.
     tail = (counts.total * ROUND_UP + counts.missing) / (math.e * theta)
     chernoff = counts.log_scale + math.log(tail) + math.log1p(scale_error)
     whole = math.exp(min(max(chernoff, LOG_VANISHING_DELTA), 0.0))
@@ -181,7 +198,8 @@ def _certified_sum(
 def _with_errors(
     total: Sum, counts: TiltedCounts, theta: float, sd: float, scale_error: float
 ) -> tuple[float, dict[str, float]]:
-    """An upper bound with all errors in it, and how much of it each of them may be."""
+    """Return an upper bound with all errors in it, and how much of it each of them may be."""
+    # The fictitious atom at S = 0 has added E(V)_+ = sd/sqrt(2 pi) times its weight.
     atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
     missing = counts.missing / (math.e * theta)
     added = total.cut + total.skipped + total.roundoff + missing
@@ -197,7 +215,10 @@ def _with_errors(
 
 
 def _deviation(tilted: TiltedDistribution, classes: Sequence[tuple[float, int]]) -> float:
-    """Standard deviation of the tilted sum (the differing client counted at its largest)."""
+    """Return the standard deviation of the tilted sum.
+
+    The differing client is counted at its largest.
+    """
     own = max(tilted.second - tilted.mean**2, 0.0)
     variance = 0.0
     gammas, counts = class_arrays(classes)
@@ -217,7 +238,7 @@ def _period(
     counts: TiltedCounts,
     target: float,
 ) -> float:
-    """A period whose aliased copies weigh at most `target` (relative to e^log_scale).
+    """Return a period whose aliased copies weigh at most `target` (relative to e^log_scale).
 
     Copies from below: sum_j e^(-j theta T) E_nu(S + jT)_+. From above: for any lambda > theta
     sum_j e^(j theta T) E_nu(S - jT)_+ <= sum_j e^(K(lambda) - 1 - (lambda - theta) j T) / lambda.
@@ -245,8 +266,10 @@ def _period(
 
 
 def _cut(sd: float, theta: float, total: float, target: float) -> float:
-    """How many smoothing deviations out the integrand must be summed."""
+    """Return how many smoothing deviations out the integrand must be summed."""
     for cut in np.arange(3.0, 9.0, 0.25):
+        # As `trapezoid` bounds what it cuts off: the tail of the Gaussian weight at `cut`
+        # deviations.
         gauss = math.exp(-0.5 * cut * cut) / (math.pi * cut) * total
         tail = gauss * (sd / cut**2) * math.exp(0.5 * (sd * theta) ** 2)
         bump = gauss * sd

@@ -36,7 +36,7 @@ class TiltedMoments:
 
     @classmethod
     def of(cls, law: AtomicDistribution, theta: float) -> TiltedMoments:
-        """The moment of `law` at `theta`; theta * largest value must be below 700."""
+        """Return the moment of `law` at `theta`; theta * largest value must be below 700."""
         exponent = theta * law.values
         growth = np.exp(exponent)
         rise = np.expm1(exponent)
@@ -53,16 +53,17 @@ class TiltedMoments:
     @property
     def log(self) -> float:
         """log M."""
+        # Near theta = 0 all digits of log M are in M - 1.
         return math.log1p(self.excess) if abs(self.excess) < 0.5 else math.log(self.value)
 
     def blend(self, gammas: FloatArray) -> FloatArray:
-        """1 - gamma + gamma M for every class."""
+        """Return 1 - gamma + gamma M for every class."""
         if abs(self.excess) < 0.5:
             return 1.0 + gammas * self.excess
         return (1.0 - gammas) + gammas * self.value
 
     def log_blend(self, gammas: FloatArray) -> FloatArray:
-        """Logarithm of `blend`."""
+        """Return the logarithm of `blend`."""
         result: FloatArray
         if abs(self.excess) < 0.5:
             result = np.log1p(gammas * self.excess)
@@ -71,20 +72,20 @@ class TiltedMoments:
         return result
 
     def log_total(self, classes: Sequence[tuple[float, int]]) -> float:
-        """log of M prod_c (1 - gamma_c + gamma_c M)^n_c: the moment of the whole sum."""
+        """Return the log of M prod_c (1 - gamma_c + gamma_c M)^n_c: the moment of the whole sum."""
         gammas, counts = class_arrays(classes)
         return self.log + float(counts @ self.log_blend(gammas))
 
     def share(self, classes: Sequence[tuple[float, int]]) -> float:
-        """Derivative of `log_total` with respect to M."""
+        """Return the derivative of `log_total` with respect to M."""
         return self.derivative(*class_arrays(classes))
 
     def derivative(self, gammas: FloatArray, counts: FloatArray) -> float:
-        """`share` of classes that are arrays already."""
+        """Return `share` of classes that are arrays already."""
         return 1.0 / self.value + float(counts @ (gammas / self.blend(gammas)))
 
     def log_total_error(self, classes: Sequence[tuple[float, int]]) -> float:
-        """Round-off of `log_total`."""
+        """Return the round-off of `log_total`."""
         gammas, counts = class_arrays(classes)
         if abs(self.excess) < 0.5:
             return self.absolute_error * self.share(classes)
@@ -92,7 +93,7 @@ class TiltedMoments:
 
 
 def class_arrays(classes: Sequence[tuple[float, int]]) -> tuple[FloatArray, FloatArray]:
-    """Blanket classes as arrays (gammas, counts)."""
+    """Return blanket classes as arrays (gammas, counts)."""
     return (
         np.array([gamma for gamma, _ in classes], dtype=np.float64),
         np.array([float(count) for _, count in classes], dtype=np.float64),
@@ -100,12 +101,12 @@ def class_arrays(classes: Sequence[tuple[float, int]]) -> tuple[FloatArray, Floa
 
 
 def tilt_at_saddle_point(law: AtomicDistribution, classes: Sequence[tuple[float, int]]) -> float:
-    """The theta minimizing log H(E e^(theta L)) - 2 log theta; any theta > 0 is valid."""
+    """Return the theta minimizing log H(E e^(theta L)) - 2 log theta; any theta > 0 is valid."""
     gammas, counts = class_arrays(classes)
     values, probabilities = law.values, law.probabilities
 
     def slope(theta: float) -> float:
-        """theta times the derivative: increasing in theta."""
+        """Return theta times the derivative: increasing in theta."""
         if theta * values[-1] > 600.0:
             return math.inf
         exponent = theta * values
@@ -121,6 +122,7 @@ def tilt_at_saddle_point(law: AtomicDistribution, classes: Sequence[tuple[float,
     unit = float(np.max(np.abs(values)))
     mean = share * float(probabilities @ (values / unit))
     variance = share * float(probabilities @ (values / unit) ** 2)
+    # For normal terms theta (mean + variance theta) = 2.
     guess = (-mean + math.sqrt(mean * mean + 8.0 * variance)) / (2.0 * variance) / unit
     low = high = guess
     while slope(low) > 0.0:

@@ -14,7 +14,8 @@ from fl_shuffle.errors import NotApplicableError
 
 
 def query_composition(query: BoundQuery) -> Composition:
-    """The composed distribution of the query's rounds, by its method; for replacing one unit.
+    """Return the composed distribution of the query's rounds, by its method; for replacing one
+    unit.
 
     The epsilon or delta that the query gives only serves to ask whether the method answers at all.
     Raises `NotApplicableError` where it does not, where its answer is not a proven upper bound, and

@@ -40,7 +40,8 @@ def composed_rounds(query: BoundQuery, answer: Callable[[BoundQuery], Guarantee]
 
 
 def _vector_composition(query: BoundQuery) -> Composition | None:
-    """Where all clients send vector reports with one noise; the points of a run's own accounting.
+    """Return the composition where all clients send vector reports with one noise; the points of a
+    run's own accounting.
 
     None elsewhere, and where the noise is too small for a dominating pair.
     """

@@ -73,7 +73,7 @@ class FixedSampleCurve:
         return DeltaBound(min(self._rate, total) * ROUND_UP, 0.0)
 
     def _composed(self, reports: int, *, moved: bool) -> Composition:
-        """T rounds of this number of reports, made at the first request."""
+        """Return T rounds of this number of reports, made at the first request."""
         if (reports, moved) not in self._known:
             make = self._moved if moved and self._moved is not None else self._replaced
             self._known[reports, moved] = make(reports)
@@ -128,7 +128,7 @@ def fixed_sample_curve(
 
 
 def _client_unit(query: BoundQuery) -> dict[str, Any]:
-    """The same reports, of which a whole one is replaced: noise of the same scale."""
+    """Return the same reports, of which a whole one is replaced: noise of the same scale."""
     if query.sigma is None:
         raise NotApplicableError(
             "sampling = 'once' with unit = 'record' takes the noise by its scale: give sigma in "

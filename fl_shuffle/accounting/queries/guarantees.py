@@ -53,7 +53,8 @@ def answer_to(
     assumptions: tuple[str, ...],
     **details: object,
 ) -> Guarantee:
-    """What the query's method says about the query's unit; `details` beside the query's own."""
+    """Return what the query's method says about the query's unit; `details` beside the query's
+    own."""
     epsilon, delta, error = CurvePoint(*point)
     if status is Status.PROVEN and delta < MIN_DELTA and not query.pure:
         # What is that small may have underflowed, and nobody's delta is 0 here.
@@ -101,7 +102,8 @@ def assumed(query: BoundQuery) -> tuple[str, ...]:
 def over_rounds(
     query: BoundQuery, curve: DeltaCurve, local_epsilon: float, *, pure: bool = True
 ) -> tuple[float, float]:
-    """The answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of them."""
+    """Return the answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of
+    them."""
     whole = _composed(query, curve, local_epsilon)
     most = query.rounds * local_epsilon if pure else math.inf
     return epsilon_and_delta(
@@ -117,7 +119,8 @@ MOST_KNOWN = 16
 
 
 def _composed(query: BoundQuery, curve: DeltaCurve, local_epsilon: float) -> Composition:
-    """The composition of the query's rounds; it does not depend on which point is asked for."""
+    """Return the composition of the query's rounds; it does not depend on which point is asked
+    for."""
     key = (curve_key(query), local_epsilon)
     if query.method is None or key not in _KNOWN:
         whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
@@ -130,7 +133,7 @@ def _composed(query: BoundQuery, curve: DeltaCurve, local_epsilon: float) -> Com
 
 
 def curve_key(query: BoundQuery) -> tuple[object, ...]:
-    """All of a question but the point of its curve that it asks for."""
+    """Return all of a question but the point of its curve that it asks for."""
     names = settings_schema.settings_of(BoundQuery).keys() - {"epsilon", "delta"}
     return tuple(getattr(query, name) for name in sorted(names))
 
@@ -140,7 +143,8 @@ def epsilon_and_delta(
     epsilon_at: Callable[[float], float],
     delta_at: Callable[[float], float],
 ) -> tuple[float, float]:
-    """The answer: the query gives one of the two (epsilon 0 if neither), the bound the other."""
+    """Return the answer: the query gives one of the two (epsilon 0 if neither), the bound the
+    other."""
     if query.delta is not None:
         return epsilon_at(query.delta), query.delta
     epsilon = query.epsilon if query.epsilon is not None else 0.0
@@ -148,7 +152,7 @@ def epsilon_and_delta(
 
 
 def secrecy(query: BoundQuery) -> tuple[str, ...]:
-    """What has to be assumed where clients may be absent."""
+    """Return what has to be assumed where clients may be absent."""
     if query.participation == 1.0:
         return ()
     if query.rounds == 1:

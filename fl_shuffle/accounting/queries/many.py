@@ -45,7 +45,8 @@ Unit = list[BoundQuery]
 
 
 def bound_many(questions: Iterable[Asked]) -> list[BoundOutcome]:
-    """The answer to each question, in order; in the place of one that has none, its error."""
+    """Return the answer to each question, in order; in the place of one that has none, its
+    error."""
     with Answers() as answers:
         return answers.ask(questions)
 
@@ -81,7 +82,7 @@ class Answers:
         self._helpers.clear()
 
     def ask(self, questions: Iterable[Asked]) -> list[BoundOutcome]:
-        """Each question's answer, or the error in its place."""
+        """Return each question's answer, or the error in its place."""
         read = [_question(asked) for asked in questions]
         distinct = dict.fromkeys(each for each in read if isinstance(each, BoundQuery))
         found = self._answered(_units(distinct))
@@ -112,7 +113,7 @@ class Answers:
     def _served(
         self, waiting: _Shared, found: dict[BoundQuery, BoundOutcome], most: int
     ) -> list[threading.Thread]:
-        """A thread for each helper, which hands it one unit after another."""
+        """Return a thread for each helper, which hands it one unit after another."""
         with contextlib.suppress(OSError):  # a machine that starts none: this process goes on alone
             while len(self._helpers) < min(self._allowed, most):
                 self._helpers.append(_started())
@@ -143,7 +144,7 @@ class _Shared:
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -159,7 +160,8 @@ def _question(asked: object) -> BoundQuery | FlShuffleError:
 
 
 def _units(questions: Iterable[BoundQuery]) -> list[Unit]:
-    """Questions about one composition of rounds stay together; each other one stands alone."""
+    """Group the questions: those about one composition of rounds stay together; each other one
+    stands alone."""
     units: dict[object, Unit] = {}
     for question in questions:
         key = curve_key(question) if question.rounds > 1 else question

@@ -30,11 +30,37 @@ from fl_shuffle.errors import (
 
 
 def bound(query: BoundQuery) -> Guarantee:
-    """The answer of the method that the query names, or, without one, the smallest proven answer.
+    """Return the answer of the method that the query names, or else the smallest proven answer.
 
-    Where neighbors change one of several records in a report, another client's report may differ
-    in all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
-    state nothing true. Published formulas are still printed as what they are.
+    Parameters
+    ----------
+    query : BoundQuery
+        The question.
+
+    Returns
+    -------
+    Guarantee
+        Epsilon in nats, for replacing one `query.unit`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the method is unknown.
+    NotApplicableError
+        If the method does not apply, or if no bound for the query is proven.
+
+    Notes
+    -----
+    Where neighbors change one of several records in a report, another client's report may differ in
+    all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
+    state nothing true, and are refused. Published formulas are still printed as what they are.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import BoundQuery, bound
+    >>> answer = bound(BoundQuery(randomizer="krr", k=2, epsilon0=1.0, clients=1_000, delta=1e-6))
+    >>> answer.method, answer.epsilon < 1.0
+    ('blanket', True)
     """
     if query.method is None:
         _require_no_order(query, "the smallest proven bound")
@@ -63,7 +89,7 @@ def bound(query: BoundQuery) -> Guarantee:
 
 
 def _smallest_proven(query: BoundQuery) -> Guarantee:
-    """Raises `NotApplicableError` where no bound for the query is proven."""
+    """Raise `NotApplicableError` where no bound for the query is proven."""
     answers: dict[str, Guarantee | FlShuffleError] = {}
     best: Guarantee | None = None
     for name, method in METHODS.items():
@@ -104,8 +130,10 @@ def _require_no_order(query: BoundQuery, asked: str) -> None:
 
 
 def _costs_more(query: BoundQuery, name: str, best: Guarantee) -> bool:
-    """Whether one point of the method's curve shows that its epsilon is above that of `best`: its
-    delta there is above the query's, and no curve rises. A search takes many points."""
+    """Return whether a point of the method's curve shows that its epsilon is above that of `best`.
+
+    Its delta there is above the query's, and no curve rises. A search takes many points.
+    """
     if query.delta is None or query.rounds > 1 or not best.epsilon <= MAX_EPSILON:
         return False
     if METHODS[name].any_randomizer and _binary_loses(query, best.epsilon) > query.delta:
@@ -118,7 +146,7 @@ def _costs_more(query: BoundQuery, name: str, best: Guarantee) -> bool:
 
 
 def _binary_loses(query: BoundQuery, epsilon: float) -> float:
-    """A delta that binary randomized response of the query's pure budget certainly reaches there.
+    """Return a delta that binary randomized response of the query's pure budget certainly reaches.
 
     A bound on every randomizer of that budget is a bound on this one, so it cannot be smaller. It
     takes one evaluation of a curve with three outcomes, where such a bound takes many.
@@ -145,10 +173,27 @@ def _require_release(query: BoundQuery, method: Method) -> None:
 
 
 def compare(query: BoundQuery, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
-    """Every method's answer, or the error that says why it does not apply; best proven first.
+    """Return every method's answer, or the error that says why it does not apply.
 
-    Order: proven upper bounds from small to large, then published ones, then lower bounds, then
-    those that do not apply. Without `lower` only the methods that a headline can come from.
+    Parameters
+    ----------
+    query : BoundQuery
+        The question, without a method.
+    lower : bool, default True
+        Whether to ask all methods, or only those that a headline can come from.
+
+    Returns
+    -------
+    dict of str to Guarantee or FlShuffleError
+        Proven upper bounds from small to large, then published ones, then lower bounds, then those
+        that do not apply.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import BoundQuery, compare
+    >>> found = compare(BoundQuery(epsilon0=1.0, clients=1_000, delta=1e-6), lower=False)
+    >>> next(iter(found.values())).is_guarantee
+    True
     """
     names = [
         name
@@ -175,13 +220,13 @@ LOWER_METHODS = ("lower", "attack", "sum-attack")
 
 
 def lower_answers(query: BoundQuery) -> dict[str, Guarantee]:
-    """What is certainly lost in the situation of `query`, by every method that can say."""
+    """Return what is certainly lost in the situation of `query`, by every method that can say."""
     answers = _answers(query, LOWER_METHODS)
     return {name: each for name, each in answers.items() if isinstance(each, Guarantee)}
 
 
 def tightness(query: BoundQuery, answers: Mapping[str, Guarantee | FlShuffleError]) -> float | None:
-    """The smallest proven number over the largest lower bound; None without one of the two."""
+    """Return the smallest proven number over the largest lower bound; None without both."""
     found = [each for each in answers.values() if isinstance(each, Guarantee)]
     proven = [asked_number(query, each) for each in found if each.status is Status.PROVEN]
     lower = [asked_number(query, each) for each in found if each.method in LOWER_METHODS]
@@ -189,7 +234,7 @@ def tightness(query: BoundQuery, answers: Mapping[str, Guarantee | FlShuffleErro
 
 
 def asked_number(query: BoundQuery, answer: Guarantee) -> float:
-    """What the query asks for: epsilon at its delta, or delta at its epsilon."""
+    """Return what the query asks for: epsilon at its delta, or delta at its epsilon."""
     return answer.epsilon if query.delta is not None else answer.delta
 
 

@@ -68,7 +68,7 @@ GDP = Method("gdp", "Gaussian DP of the Renyi paper, as published", gdp_guarante
 
 
 def _closed_form(query: BoundQuery, epsilon_at: Callable[[float], float], source: str) -> Guarantee:
-    """The answer of a formula for epsilon that falls with delta."""
+    """Return the answer of a formula for epsilon that falls with delta."""
     point = epsilon_and_delta(
         query, epsilon_at, lambda epsilon: closed_form_delta(epsilon_at, epsilon)
     )
@@ -130,7 +130,8 @@ FELDMAN = Method(
 
 
 def feldman_numeric_guarantee(query: BoundQuery) -> Guarantee:
-    """The delta of the paper's pair itself: the same number as `clone`, by the name of its paper.
+    """Return the delta of the paper's pair itself: the same number as `clone`, by the name of its
+    paper.
 
     The pair: C ~ Bin(n - 1, e^-eps0), A ~ Bin(C, 1/2), D ~ Bern(e^eps0/(1 + e^eps0)), and
     (A + D, C - A + 1 - D) against (A + 1 - D, C - A + D) (Su, Cheng, Wang 2025, Theorem 3 of
@@ -177,7 +178,7 @@ ECHO = Method(
 
 
 def gspa_finite_guarantee(query: BoundQuery) -> Guarantee:
-    """GSPA's reduction without its central limit theorem."""
+    """Return GSPA's reduction without its central limit theorem."""
     require_several(query, query.clients or 1)
     budgets = query.local_budgets
     top = max(budget.epsilon0 for budget in budgets)
@@ -200,7 +201,7 @@ GSPA_FINITE = Method(
 
 
 def _moments_guarantee(query: BoundQuery, formula: Formula, name: str) -> Guarantee:
-    """Balle et al.'s tail bound for the query's randomizer, or for any."""
+    """Return Balle et al.'s tail bound for the query's randomizer, or for any."""
     require_one_round(query)
     epsilon0, clients = published_batch(query)
     if epsilon0 > LARGEST_EPSILON0:
@@ -235,7 +236,7 @@ BENNETT = Method(
 
 
 def general_clone_guarantee(query: BoundQuery) -> Guarantee:
-    """The best decomposition of the general clone paradigm, which is the privacy blanket."""
+    """Return the best decomposition of the general clone paradigm, which is the privacy blanket."""
     answer = blanket_guarantee(query)
     source = f"Su, Cheng, Wang 2025, Theorems 3 and 4: the blanket is optimal; {answer.source}"
     return replace(answer, source=source)

@@ -57,7 +57,7 @@ OLD_METHODS = {"proven": "vector"}
 
 
 def method_named(name: str) -> str:
-    """The method's name; of an older name today's, with a warning."""
+    """Return the method's name; of an older name today's, with a warning."""
     if name not in OLD_METHODS:
         return name
     warn_renamed(f"method {name!r}", repr(OLD_METHODS[name]), stacklevel=4)
@@ -86,7 +86,10 @@ def _profile(given: object) -> tuple[tuple[float, float], ...]:
 
 
 def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
-    """Points of the profile of mu-GDP, close enough that chords between them cost nothing."""
+    """Return points of the profile of mu-GDP.
+
+    They are close enough that chords between them cost nothing.
+    """
     from fl_shuffle.accounting.distributions.gaussian_mechanism import (
         gaussian_delta,
         gaussian_epsilon,
@@ -103,7 +106,10 @@ def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
 
 
 def _randomizer(value: object) -> str:
-    """A name, or the text of a composition; its parts are read with the rest of the question."""
+    """Return a name, or the text of a composition.
+
+    Its parts are read with the rest of the question.
+    """
     text = getattr(value, "text", value)
     if isinstance(text, str) and text.startswith(COMPOSED):
         return text
@@ -139,7 +145,10 @@ def _budgets(value: object) -> tuple[LocalBudget, ...]:
 
 
 def _matrix(value: object) -> tuple[tuple[float, ...], ...]:
-    """A row of probabilities for each input; what some input never reports has probability 0."""
+    """Return a row of probabilities for each input.
+
+    What some input never reports has probability 0.
+    """
     rows: Any = _matrix_file(Path(value)) if isinstance(value, str) else value
     try:
         rows = list(rows)
@@ -176,9 +185,22 @@ def _matrix_file(path: Path) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundQuery:
-    """One question: which delta at `epsilon`, or which epsilon at `delta` (exactly one is given).
+    """One question about shuffled reports: which epsilon at `delta`, or which delta at `epsilon`.
 
-    Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
+    Exactly one of `epsilon` and `delta` is given. Parameters are those of `fl_shuffle.bound`, where
+    type, unit, range, and default stand; the text below each field is its help on the command line.
+
+    Raises
+    ------
+    InvalidValueError
+        For a field outside its range, and for missing or clashing fields.
+
+    Examples
+    --------
+    >>> from fl_shuffle.accounting import BoundQuery, bound
+    >>> question = BoundQuery(epsilon0=1.0, clients=10_000, delta=1e-6)
+    >>> bound(question).method
+    'profile'
     """
 
     randomizer: str | None = setting(None, choices=RANDOMIZERS, read=_randomizer, metavar="NAME")
@@ -275,7 +297,7 @@ class BoundQuery:
         object.__setattr__(self, name, value)
 
     def _read_matrix(self) -> None:
-        """The local budget is the matrix's own."""
+        """Set the local budget to the matrix's own."""
         local = self.own_randomizer.local_epsilon
         if self.randomizer is not None or self.profile:
             raise InvalidValueError(
@@ -297,7 +319,7 @@ class BoundQuery:
         self._set("epsilon0", local)
 
     def _read_composition(self, text: str) -> None:
-        """The local budget is the composition's; its parts carry all of their parameters."""
+        """Set the local budget to the composition's; its parts carry all of their parameters."""
         from fl_shuffle.accounting.distributions.composed import read_composition
 
         for name in ("sigma", "profile", "budgets", "delta0"):
@@ -414,7 +436,23 @@ class BoundQuery:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> BoundQuery:
-        """A query from JSON-like names; what is None counts as not given. Unknown names raise."""
+        """Return a query from JSON-like names; what is None counts as not given.
+
+        Parameters
+        ----------
+        values : mapping of str to object
+            Values of the fields, by name.
+
+        Returns
+        -------
+        BoundQuery
+            The question.
+
+        Raises
+        ------
+        InvalidValueError
+            For an unknown name, and as the class.
+        """
         if not isinstance(values, Mapping):
             raise InvalidValueError("query", values, "must be an object of names and values")
         given = {key: value for key, value in values.items() if value is not None}
@@ -424,7 +462,7 @@ class BoundQuery:
 
 
 def make_randomizer(query: BoundQuery, epsilon0: float) -> AccountedRandomizer:
-    """The accountant's view of the named randomizer at local budget `epsilon0`.
+    """Return the accountant's view of the named randomizer at local budget `epsilon0`.
 
     Raises `NotApplicableError` if no randomizer is named or it has no pure distribution (Gaussian
     noise).

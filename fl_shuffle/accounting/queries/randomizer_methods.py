@@ -143,7 +143,7 @@ CLONE = Method(
 
 
 def _profile_of(query: BoundQuery) -> LocalProfile:
-    """The profile a query states: its list of points, or its (epsilon0, delta0)."""
+    """Return the profile a query states: its list of points, or its (epsilon0, delta0)."""
     if query.profile:
         return profiles.points(query.pairs)
     epsilon0, delta0, _ = query.local
@@ -155,7 +155,7 @@ def _profile_of(query: BoundQuery) -> LocalProfile:
 
 
 def profile_guarantee(query: BoundQuery) -> Guarantee:
-    """The guarantee of any randomizer, from its local profile alone."""
+    """Return the guarantee of any randomizer, from its local profile alone."""
     if query.personal:
         raise NotApplicableError(
             "profile is stated for one local profile that holds between any two reports; with "
@@ -175,7 +175,8 @@ def profile_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def _not_above_composed(query: BoundQuery, epsilon: float, delta: float) -> tuple[float, float]:
-    """The answer, or what the stated pairs add up to over the rounds where that is smaller."""
+    """Return the answer, or what the stated pairs add up to over the rounds where that is
+    smaller."""
     pairs = query.pairs or (query.local[:2],)
     times = query.rounds * (ROUND_UP if query.rounds > 1 else 1.0)
     sums = [(times * one, times * two) for one, two in pairs]

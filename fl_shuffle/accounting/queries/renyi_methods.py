@@ -60,7 +60,7 @@ class _Bound:
 
 
 def pure_batch(query: BoundQuery) -> tuple[float, int]:
-    """(epsilon0, clients) of a query with one pure budget and at least two reports."""
+    """Return (epsilon0, clients) of a query with one pure budget and at least two reports."""
     query.require_pure()
     epsilon0, _, clients = query.local
     if query.randomizer == "gaussian":
@@ -81,7 +81,7 @@ def require_several(query: BoundQuery, clients: int) -> None:
 
 
 def published_batch(query: BoundQuery) -> tuple[float, int]:
-    """The same for formulas that are not evaluated at tiny budgets."""
+    """Return `pure_batch` for formulas that are not evaluated at tiny budgets."""
     epsilon0, clients = pure_batch(query)
     if epsilon0 < LEAST_EPSILON0:
         raise NotApplicableError(
@@ -91,7 +91,7 @@ def published_batch(query: BoundQuery) -> tuple[float, int]:
 
 
 def _chosen_order(query: BoundQuery, bound: _Bound, value: Callable[[float], float]) -> float:
-    """The order that the query names, or the best one for what it asks."""
+    """Return the order that the query names, or the best one for what it asks."""
     if query.order is None:
         return best_order(value, whole=bound.whole, largest=bound.largest)
     if bound.whole and query.order != round(query.order):
@@ -106,7 +106,7 @@ def _chosen_order(query: BoundQuery, bound: _Bound, value: Callable[[float], flo
 
 
 def _converted(query: BoundQuery, bound: _Bound) -> Guarantee:
-    """The answer of a published formula at the best order; divergences of rounds add up."""
+    """Return the answer of a published formula at the best order; divergences of rounds add up."""
     rounds = query.rounds
 
     def total(order: float) -> float:
@@ -126,7 +126,7 @@ def _converted(query: BoundQuery, bound: _Bound) -> Guarantee:
 def _answered(
     query: BoundQuery, bound: _Bound, point: tuple[float, float], order: float, divergence: float
 ) -> Guarantee:
-    """The guarantee, with the order that it comes from and the divergence of all rounds."""
+    """Return the guarantee, with the order that it comes from and the divergence of all rounds."""
     several = (ROUNDS, AGAIN) if query.rounds > 1 else ()
     assumptions = (SHUFFLED, *bound.assumptions, *several)
     source = f"{bound.source}; converted by {CONVERSION}"
@@ -135,7 +135,7 @@ def _answered(
 
 
 def rdp_guarantee(query: BoundQuery) -> Guarantee:
-    """The guarantee of any pure randomizer that all clients share, by its pair's divergence.
+    """Return the guarantee of any pure randomizer that all clients share, by its pair's divergence.
 
     The epsilon is that of a run's column `rdp`: both call `rounds_epsilon`.
     """
@@ -209,7 +209,7 @@ GIRGIS_UPPER = Method(
 
 
 def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
-    """What binary randomized response certainly loses, by its Renyi divergence."""
+    """Return what binary randomized response certainly loses, by its Renyi divergence."""
     epsilon0, clients = published_batch(query)
     require_one_round(query)
     if query.matrix or query.randomizer not in (None, "krr") or (query.k or 2) != 2:

@@ -41,7 +41,7 @@ LEAST_DELTA = 1e-300
 
 
 def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]:
-    """The most of `name` (where it costs privacy) or the least that keeps the target.
+    """Return the most of `name` (where it costs privacy) or the least that keeps the target.
 
     The target is `query.epsilon` at `delta`. Returns the value, and the answer there: asked again
     with this value, for epsilon at `delta` or for delta at epsilon, the method keeps the target.
@@ -70,7 +70,8 @@ def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]
         return replace(query, **changed)
 
     def spare(value: float) -> float:
-        """How much better than the target the answer is: about linear in the value's logarithm."""
+        """Return how much better than the target the answer is: about linear in the value's
+        logarithm."""
         nonlocal method
         if value not in answers:
             try:
@@ -86,7 +87,7 @@ def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]
     value = furthest(spare, start, least, most, whole=whole, upwards=COSTS[name])
 
     def keeps(value: float) -> bool:
-        """Whether both questions are answered within the target."""
+        """Return whether both questions are answered within the target."""
         if spare(value) < 0.0:
             return False
         return bound(replace(asked(value), epsilon=None, delta=delta)).epsilon <= target
@@ -129,7 +130,7 @@ def _coordinate(delta: float) -> float:
 
 
 def _guess(query: BoundQuery, name: str, delta: float) -> float:
-    """Where to begin: near what sums of Gaussian reports would need."""
+    """Return where to begin: near what sums of Gaussian reports would need."""
     epsilon = max(query.epsilon or 0.0, 1e-3)
     mu = gaussian_mu(epsilon, delta)
     sensitivity = 2.0 / (query.records if query.unit == "record" else 1)

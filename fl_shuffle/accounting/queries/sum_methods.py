@@ -26,7 +26,7 @@ from fl_shuffle.errors import NotApplicableError
 
 
 def sum_guarantee(query: BoundQuery) -> Guarantee:
-    """The most exposed client's proven guarantee over `rounds` equal sums of reports.
+    """Return the most exposed client's proven guarantee over `rounds` equal sums of reports.
 
     The reports are those of `vector_guarantee`, each counting once in the sum: everybody's
     noise hides everybody, whatever its scale. Of Laplace reports, in any dimension up to 10^9, what
@@ -79,14 +79,15 @@ SUM = Method(
 
 
 def _sum_of(query: BoundQuery, classes: list[ClientClass]) -> tuple[SumTable, Counts, int]:
-    """What the classes contribute to a sum; how many reports of each, and honest ones in all."""
+    """Return what the classes contribute to a sum; how many reports of each, and honest ones in
+    all."""
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
     honest = honest_reports(query.assumed_honest, int(counts.sum()))
     return SumTable.of(classes, None), counts, honest
 
 
 def _add_remove(query: BoundQuery, epsilon_at: Callable[[float], float]) -> dict[str, float]:
-    """The answer's epsilon in the other relation, where it applies."""
+    """Return the answer's epsilon in the other relation, where it applies."""
     if query.delta is None or query.randomizer != "gaussian":
         return {}
     found = add_remove_epsilon(epsilon_at(query.delta), query.delta)
@@ -94,7 +95,7 @@ def _add_remove(query: BoundQuery, epsilon_at: Callable[[float], float]) -> dict
 
 
 def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
-    """What the best test on the sums certainly reaches against the most exposed client.
+    """Return what the best test on the sums certainly reaches against the most exposed client.
 
     Raises `NotApplicableError` where it reaches nothing.
     """

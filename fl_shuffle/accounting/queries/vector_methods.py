@@ -29,7 +29,7 @@ OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be
 
 
 def vector_guarantee(query: BoundQuery) -> Guarantee:
-    """The most exposed client's proven guarantee over `rounds` equal rounds, local guarantee
+    """Return the most exposed client's proven guarantee over `rounds` equal rounds, local guarantee
     included.
 
     The mean report lies in a ball of radius 1 (only ratios matter). Replacing one client moves it
@@ -73,7 +73,8 @@ VECTOR = Method(
 
 
 def attack_guarantee(query: BoundQuery) -> Guarantee:
-    """An epsilon that a computed attack on the most exposed client certainly reaches, or a delta.
+    """Return an epsilon that a computed attack on the most exposed client certainly reaches, or a
+    delta.
 
     The reports are those of `vector_guarantee`. The sum of the reports is computed from
     them, so what the test on the sums reaches is reached here: the larger one is the answer. Raises
@@ -120,16 +121,17 @@ class SumTest:
     coarsest: float
 
     def epsilon(self, delta: float) -> float:
-        """What it certainly reaches at `delta`; 0 if nothing."""
+        """Return what it certainly reaches at `delta`; 0 if nothing."""
         return sum_attack_epsilon(delta, self.mu, self.coarsest)
 
     def delta(self, epsilon: float) -> float:
-        """What it certainly reaches at `epsilon`; 0 if nothing."""
+        """Return what it certainly reaches at `epsilon`; 0 if nothing."""
         return sum_attack_delta(epsilon, self.mu, self.coarsest)
 
 
 def sum_test(query: BoundQuery, classes: list[ClientClass]) -> SumTest:
-    """That of the query's rounds against the most exposed class; none for Laplace reports."""
+    """Return the test of the query's rounds against the most exposed class; none for Laplace
+    reports."""
     table = SumTable.of(classes, None)
     if table.laplace:
         return SumTest(0.0, table.coarsest)
@@ -149,12 +151,12 @@ ATTACK = Method(
 
 
 def batches(query: BoundQuery, classes: list[ClientClass]) -> list[ShuffledRound]:
-    """The query's round as a client of each class sees it."""
+    """Return the query's round as a client of each class sees it."""
     return [ShuffledRound.of(classes, i, query.participation) for i in range(len(classes))]
 
 
 def report_details(query: BoundQuery, classes: list[ClientClass]) -> dict[str, Any]:
-    """What an answer about vector reports says of the question, beside its other fields."""
+    """Return what an answer about vector reports says of the question, beside its other fields."""
     return {
         "records": query.records,
         "calibration": query.calibration,
@@ -163,7 +165,7 @@ def report_details(query: BoundQuery, classes: list[ClientClass]) -> dict[str, A
 
 
 def report_classes(query: BoundQuery, instead: str) -> list[ClientClass]:
-    """The query's reports: noise calibrated to its budgets on means in a ball of radius 1.
+    """Return the query's reports: noise calibrated to its budgets on means in a ball of radius 1.
 
     Raises `NotApplicableError`, ending with `instead`, where the randomizer is another one.
     """

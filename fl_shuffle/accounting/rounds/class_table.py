@@ -61,7 +61,7 @@ class ClassTable(Sequence[ClientClass]):
 
     @classmethod
     def of(cls, classes: Iterable[ClientClass]) -> ClassTable:
-        """The table of these classes, in their order."""
+        """Return the table of these classes, in their order."""
         if isinstance(classes, ClassTable):
             return classes
         rows = list(classes)
@@ -75,7 +75,7 @@ class ClassTable(Sequence[ClientClass]):
     def of_columns(
         cls, noise: NDArray[np.int8], numbers: Sequence[Vector], records: NDArray[np.int64]
     ) -> ClassTable:
-        """From the arrays; `numbers` are those of `COLUMNS`, in that order."""
+        """Return the table from the arrays; `numbers` are those of `COLUMNS`, in that order."""
         return cls(noise, **dict(zip(COLUMNS, numbers, strict=True)), records=records)
 
     @overload
@@ -103,7 +103,7 @@ class ClassTable(Sequence[ClientClass]):
     __hash__ = None  # type: ignore[assignment]
 
     def is_noise(self, noise: str) -> Mask:
-        """Which classes [classes] add this noise."""
+        """Return which classes [classes] add this noise."""
         return np.asarray(self.noise == NOISE_KINDS.index(noise))
 
     @cached_property
@@ -152,7 +152,8 @@ class ClassTable(Sequence[ClientClass]):
 
 
 def largest_of_classes(values: NDArray[Any], class_of: NDArray[np.int64], size: int) -> Any:
-    """The largest of the clients' `values` [n] >= 0 in each class [size]; 0 for an empty one."""
+    """Return the largest of the clients' `values` [n] >= 0 in each class [size]; 0 for an empty
+    one."""
     if size == 1:
         return values.max(initial=0, keepdims=True)
     largest = np.zeros(size, dtype=values.dtype)
@@ -168,7 +169,7 @@ class DistinctRows(NamedTuple):
 
 
 def distinct_rows(*columns: NDArray[Any]) -> DistinctRows:
-    """The distinct rows of columns [n] of numbers, in lexicographic order."""
+    """Return the distinct rows of columns [n] of numbers, in lexicographic order."""
     varying = [values for values in columns if values.size and bool((values != values[0]).any())]
     if not varying:
         size = columns[0].size

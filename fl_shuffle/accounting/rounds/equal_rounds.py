@@ -48,7 +48,7 @@ ROUND_FLOOR_DELTA = 1e-16
 
 
 def compose_equal_rounds(curve: DeltaCurve, local_epsilon: float, rounds: int) -> Composition:
-    """The composition of `rounds` rounds, each bounded by `curve` in both directions.
+    """Return the composition of `rounds` rounds, each bounded by `curve` in both directions.
 
     `curve(epsilon)` must be an upper bound on every round's delta whatever the earlier rounds
     released; at `local_epsilon` (nats) and beyond it is zero. The curve is evaluated at 160 to 300
@@ -80,7 +80,8 @@ def compose_equal_rounds(curve: DeltaCurve, local_epsilon: float, rounds: int) -
 
 
 def shuffled_pair(curve: OneRoundCurve, *, per_sd: float = ROUND_NODES_PER_SD) -> DominatingPair:
-    """A one-round curve's dominating pair, from points that follow it down to `ROUND_FLOOR_DELTA`.
+    """Return a one-round curve's dominating pair, from points that follow it down to
+    `ROUND_FLOOR_DELTA`.
 
     Points are `per_sd` to a standard deviation near zero, half as many further out, then thin out.
     They end earlier where the engine can certify no smaller value; what is left there counts as

@@ -16,11 +16,23 @@ OLD_COLUMNS = {"specific": "su2025", "proven": "shuffled", "lower": "shuffled_lo
 
 @dataclass(frozen=True)
 class Column:
-    """One way of counting the privacy spent so far: a number per class, and its worst.
+    """One way of counting the privacy spent so far: a number per class, and its largest.
 
-    `epsilon` maps a class to the cumulative epsilon (nats, at the run's target delta) of its most
-    exposed client. An empty mapping means the column does not apply; `note` then says why. Where
-    not every class is listed, `overall` is the worst of all clients.
+    Attributes
+    ----------
+    name : str
+        Name of the column.
+    status : Status
+        How much its numbers may claim.
+    source : str
+        Theorem or paper.
+    epsilon : mapping of int to float
+        Class to the cumulative epsilon (nats, at the run's target delta) of its most exposed
+        client. An empty mapping means that the column does not apply; `note` then says why.
+    note : str
+        What a reader must know of it.
+    overall : float or None
+        The largest of all clients, where not every class is listed.
     """
 
     name: str
@@ -37,6 +49,7 @@ class Column:
 
     @property
     def worst(self) -> float | None:
+        """Epsilon of the most exposed client; None where the column does not apply."""
         if self.overall is not None:
             return self.overall
         return max(self.epsilon.values()) if self.epsilon else None
@@ -44,8 +57,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Spend:
-    """Cumulative privacy after a round, in every column; `release` says which is the headline:
-    `shuffled` where shuffled reports are seen, `sum` where only sums are."""
+    """Cumulative privacy after a round, in every column.
+
+    Attributes
+    ----------
+    round_number : int
+        Number of the round, from 1.
+    num_reports : int
+        Number of reports that arrived in it.
+    delta : float
+        Delta of every epsilon.
+    mu_round, mu_total : float or None
+        Published GSPA parameter of the round, and of all rounds together.
+    columns : mapping of str to Column
+        The columns, by name.
+    release : {"reports", "sum"}
+        What the attacker sees; it says which column is the headline.
+    """
 
     round_number: int
     num_reports: int
@@ -63,9 +91,12 @@ class Spend:
 
     @property
     def headline_column(self) -> str:
-        """The column that matches what is released. A sum is computed from the shuffled reports, so
-        `shuffled` holds where `sum` says nothing; `local` where clients declare what they did, and
-        nothing is proven; `none` where nothing protects anybody."""
+        """The column that matches what is released.
+
+        A sum is computed from the shuffled reports, so `shuffled` holds where `sum` says nothing;
+        `local` where clients declare what they did, and nothing is proven; `none` where nothing
+        protects anybody.
+        """
         if self.columns["local"].status is Status.NONE:
             return str(Status.NONE)
         if self.columns["local"].status is Status.DECLARED:
@@ -82,8 +113,11 @@ class Spend:
 
     @property
     def tightness(self) -> float | None:
-        """Column `shuffled` over `shuffled_lower`, what an attack on the shuffled reports certainly
-        reaches: 1 means tight. None where no attack reaches anything."""
+        """Column `shuffled` over `shuffled_lower`: 1 means tight.
+
+        `shuffled_lower` is what an attack on the shuffled reports certainly reaches. None where no
+        attack reaches anything.
+        """
         bound, lower = self.columns["shuffled"].worst, self.columns.get("shuffled_lower")
         if bound is None:
             return None

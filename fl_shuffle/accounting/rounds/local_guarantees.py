@@ -43,7 +43,7 @@ LOCAL_RUNGS = 1000
 
 @lru_cache(maxsize=1 << 16)
 def local_epsilon(law: LocalMechanism, rounds: int, delta: float) -> float:
-    """Epsilon at `delta` of `rounds` reports of one client, the shuffler ignored; proven.
+    """Return epsilon at `delta` of `rounds` reports of one client, the shuffler ignored; proven.
 
     Gaussian noise: mu sqrt(T), exact conversion (Dong, Roth, Su 2022). Laplace noise: the exact
     T-fold composition of the worst pair. A randomizer without a known distribution: the same for
@@ -66,7 +66,7 @@ def local_epsilon(law: LocalMechanism, rounds: int, delta: float) -> float:
 
 
 def local_delta(law: LocalMechanism, rounds: int, epsilon: ArrayLike) -> Vector:
-    """The same the other way round: delta at `epsilon`, elementwise."""
+    """Return the same the other way round: delta at `epsilon`, elementwise."""
     if law.noise == "gaussian":
         return gaussian_profile(epsilon, law.exposure * math.sqrt(rounds))
     if law.noise == "laplace":
@@ -77,13 +77,16 @@ def local_delta(law: LocalMechanism, rounds: int, epsilon: ArrayLike) -> Vector:
 
 
 def own_pair(law: LocalMechanism) -> DominatingPair | None:
-    """The dominating pair of one report, the shuffler ignored; None if its losses are too large."""
+    """Return the dominating pair of one report, the shuffler ignored; None if its losses are too
+    large."""
     noise, exposure, delta0 = law
     if exposure > MAX_LOCAL_PAIR_EXPOSURE:
         return None
     if noise == "laplace":
         return local_pair(exposure)
     if noise == "gaussian":
+        # Chords between these points lie above the curve, and what is left at the last one counts
+        # as certain loss.
         grid = np.linspace(0.0, exposure * (9.0 + 0.5 * exposure), 400 if exposure > 0.0 else 1)
         return DominatingPair.from_curve(grid, gaussian_profile(grid, exposure))
     if exposure == 0.0:
@@ -93,10 +96,13 @@ def own_pair(law: LocalMechanism) -> DominatingPair | None:
 
 
 def declared_delta(epsilon0: float, delta0: float, rounds: int, epsilon: float) -> float:
-    """Delta at `epsilon` of `rounds` reports that declare (epsilon0, delta0), without a shuffler.
+    """Return delta at `epsilon` of `rounds` reports that declare (epsilon0, delta0), without a
+    shuffler.
 
     Exact for the worst such reports (Kairouz, Oh, Viswanath 2015, Theorem 3.3), rounded up.
     """
+    # The worst report gives its input away with probability delta0, and is randomized response
+    # else: of `rounds` of the latter the loss is (2 ups - rounds) epsilon0.
     certain = -math.expm1(rounds * math.log1p(-delta0)) if delta0 < 1.0 else 1.0
     ups = np.arange(rounds + 1)
     logs = gammaln(rounds + 1.0) - gammaln(ups + 1.0) - gammaln(rounds - ups + 1.0)
@@ -107,7 +113,8 @@ def declared_delta(epsilon0: float, delta0: float, rounds: int, epsilon: float) 
 
 
 def accounted_locally(classes: ClassTable) -> ClassTable:
-    """The classes with at most some hundred distinct local distributions, none of them better.
+    """Return the classes with at most some hundred distinct local distributions, none of them
+    better.
 
     Where Laplace exposures, or declared epsilons, are many, they are rounded up to a ladder that
     depends on the largest of them, by 1% at most: over many rounds each costs a convolution.
@@ -130,7 +137,7 @@ def accounted_locally(classes: ClassTable) -> ClassTable:
 
 
 def _ladder(values: Vector) -> Vector | None:
-    """The values rounded up to a ladder below their largest; None where they are few."""
+    """Return the values rounded up to a ladder below their largest; None where they are few."""
     if np.unique(values).size <= LOCAL_LAWS:
         return None
     largest, step = float(values.max()), math.log1p(LOCAL_LADDER)
@@ -147,7 +154,7 @@ def local_epsilons(
     rounds: NDArray[np.int64],
     delta: float,
 ) -> Vector:
-    """`local_epsilon` of every client [n], each with its own number of rounds [n]."""
+    """Return `local_epsilon` of every client [n], each with its own number of rounds [n]."""
     table = ClassTable.of(classes)
     values = np.zeros(len(class_of))
     gaussian = _gaussian(table)[class_of]
@@ -165,14 +172,14 @@ def local_epsilons(
 
 
 def _gaussian(table: ClassTable) -> NDArray[np.bool_]:
-    """Which classes [classes] compose as Gaussian mechanisms do."""
+    """Return which classes [classes] compose as Gaussian mechanisms do."""
     return np.asarray(
         np.any([table.is_noise(noise) for noise in ("gaussian", *AS_GAUSSIAN)], axis=0)
     )
 
 
 def _local_laws(table: ClassTable) -> NDArray[np.int64]:
-    """A number [classes] for each class, the same where `local_epsilon` is."""
+    """Return a number [classes] for each class, the same where `local_epsilon` is."""
     delta0 = np.where(table.is_noise("user"), table.delta0, 0.0)
     return distinct_rows(table.noise, table.exposure, delta0).inverse
 
@@ -185,7 +192,8 @@ def worst_local_epsilons(
     groups: int,
     delta: float,
 ) -> Vector:
-    """The largest `local_epsilon` of the clients of each group [groups]; 0 for an empty group."""
+    """Return the largest `local_epsilon` of the clients of each group [groups]; 0 for an empty
+    group."""
     table = ClassTable.of(classes)
     gaussian = _gaussian(table)[class_of]
     mu = np.zeros(groups)

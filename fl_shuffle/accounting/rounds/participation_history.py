@@ -27,8 +27,8 @@ class ParticipationHistory:
         present: Mask,
         times: int = 1,
     ) -> ParticipationHistory:
-        """One more round: every present client of class c (in `types`) met `types[c]`, this number
-        of times."""
+        """Return one more round: every present client of class c (in `types`) met `types[c]`, this
+        number of times."""
         if not types:
             return self
         if len(self.distinct) == 1 and 0 in types and present.all() and not class_of.any():
@@ -59,6 +59,6 @@ class ParticipationHistory:
         return ParticipationHistory(new_group[inverse.reshape(-1)], tuple(spents))
 
     def of(self, members: Ids) -> list[RoundCounts]:
-        """The distinct histories of these clients that hold a round."""
+        """Return the distinct histories of these clients that hold a round."""
         groups = [0] if len(self.distinct) == 1 else np.unique(self.group_of[members]).tolist()
         return [self.distinct[group] for group in groups if self.distinct[group]]

@@ -85,7 +85,8 @@ class Premise:
 
     @classmethod
     def of(cls, classes: ClassTable, present: Mask, *, schedule: str, unit: str) -> Premise:
-        """Of the classes [classes] that have clients: those in the mask `present` [classes]."""
+        """Return the premise of the classes [classes] that have clients: those in the mask
+        `present` [classes]."""
         laplace, user = classes.is_noise("laplace"), classes.is_noise("user")
         pure = laplace | (user & (classes.delta0 == 0.0))
         budget = classes.exposure
@@ -137,7 +138,7 @@ class RenyiAccount:
         unit: str,
         assumed_honest: AssumedHonest = None,
     ) -> RenyiAccount:
-        """Nothing released yet. `class_of[i]` is client i's class."""
+        """Return an account with nothing released yet. `class_of[i]` is client i's class."""
         table = ClassTable.of(classes)
         present = np.bincount(class_of, minlength=len(table)) > 0
         premise = Premise.of(table, present, schedule=schedule, unit=unit)
@@ -145,7 +146,7 @@ class RenyiAccount:
         return cls(premise, class_of, assumed_honest, everybody, np.zeros_like(class_of))
 
     def after(self, present: Mask, times: int = 1, unusable: int = 0) -> RenyiAccount:
-        """One more round of `times` batches, each with a report of these clients [n].
+        """Return one more round of `times` batches, each with a report of these clients [n].
 
         `unusable` of the reports hide nobody, and whose they are is unknown: all of them may be
         honest ones.
@@ -175,7 +176,8 @@ class RenyiAccount:
     def column(
         self, delta: float, classes: Mapping[int, int], members: Callable[[int], Counts]
     ) -> Column:
-        """The column after these rounds: the most exposed client of each of `classes`, and of all.
+        """Return the column after these rounds: the most exposed client of each of `classes`, and
+        of all.
 
         `members` gives the clients of a class. Raises nothing: where there is no number, the
         column's note says why.
@@ -213,6 +215,6 @@ class RenyiAccount:
         return worst
 
     def _rounds(self, counts: Counts) -> dict[PureRound, int]:
-        """The batches of a client with these counts [batches]."""
+        """Return the batches of a client with these counts [batches]."""
         found = zip(self.batches, counts.tolist(), strict=True)
         return {batch: times for batch, times in found if times}

@@ -41,7 +41,7 @@ Spent = Mapping[AnyRound, int]
 
 
 def curve_of(kind: AnyRound) -> OneRoundCurve:
-    """A fresh one-round curve of `kind`; its values depend on the kind alone."""
+    """Return a fresh one-round curve of `kind`; its values depend on the kind alone."""
     if isinstance(kind, DeclaredRound):
         return ProfileCurve(profiles.approximate(kind.epsilon0, kind.delta0), kind.others + 1)
     return VectorCurve(kind) if kind.participation == 1.0 else CheckInCurve(kind)
@@ -64,14 +64,15 @@ class RoundLibrary:
         return {kind: pair for kind, pair in self._pairs.items() if pair is not None}
 
     def pair(self, kind: AnyRound) -> DominatingPair | None:
-        """The dominating pair of one round of `kind`; None if its losses are too large for one."""
+        """Return the dominating pair of one round of `kind`; None if its losses are too large for
+        one."""
         if kind not in self._pairs:
             credit = curve_of(kind).credit
             self._pairs[kind] = _certified_pair(kind) if credit else own_pair(kind.law)
         return self._pairs[kind]
 
     def local_epsilon(self, spent: Spent, delta: float) -> float:
-        """Exact composition of the client's own noise, the shuffler ignored; rounded up.
+        """Return the exact composition of the client's own noise, the shuffler ignored; rounded up.
 
         Of several kinds of noise in one history: equal shares of delta, plain addition.
         """
@@ -80,7 +81,7 @@ class RoundLibrary:
         return math.fsum(local_epsilon(law, times, shares) for law, times in laws.items())
 
     def composition(self, spent: Spent) -> Composition | None:
-        """The composed shuffled rounds; None where a round has no dominating pair."""
+        """Return the composed shuffled rounds; None where a round has no dominating pair."""
         parts = []
         for kind, times in spent.items():
             pair = self.pair(kind)
@@ -90,7 +91,8 @@ class RoundLibrary:
         return Composition(parts)
 
     def epsilon(self, spent: Spent, delta: float) -> float:
-        """The smallest proven epsilon at `delta` of a client with this history; rounded up."""
+        """Return the smallest proven epsilon at `delta` of a client with this history; rounded
+        up."""
         key = (frozenset(spent.items()), delta)
         if key not in self._epsilons:
             best = self.local_epsilon(spent, delta)
@@ -107,7 +109,8 @@ class RoundLibrary:
         return self._epsilons[key]
 
     def profile(self, spent: Spent, epsilons: ArrayLike) -> FloatArray:
-        """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
+        """Return upper bounds on delta at each of `epsilons` (>= 0) of a client with this
+        history."""
         grid = np.asarray(epsilons, dtype=np.float64).ravel()
         single = _single(spent)
         if single is not None:
@@ -122,20 +125,21 @@ class RoundLibrary:
         return best if composed is None else np.minimum(best, composed.profile(grid))
 
     def trade_off(self, spent: Spent, type_one: ArrayLike) -> FloatArray:
-        """Lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
+        """Return a lower bound on an attacker's type II error at each type I error, to plot
+        (f-DP)."""
         end = self.epsilon(spent, 1e-9)
         return trade_off(type_one, lambda grid: self.profile(spent, grid), end, 120)
 
 
 def _single(spent: Spent) -> AnyRound | None:
-    """The round, if it is one in all: its epsilon comes from the curve itself."""
+    """Return the round, if it is one in all: its epsilon comes from the curve itself."""
     met = [kind for kind, times in spent.items() if times > 0]
     return met[0] if sum(spent.values()) == 1 else None
 
 
 @pair_cache.kept(VERSION)
 def _certified_pair(kind: AnyRound) -> DominatingPair:
-    """The pair of a shuffled round; a function of the kind alone."""
+    """Return the pair of a shuffled round; a function of the kind alone."""
     return shuffled_pair(curve_of(kind))
 
 
@@ -149,12 +153,12 @@ class SingleRound:
 
 @pair_cache.kept(VERSION)
 def _alone_epsilon(single: SingleRound) -> float:
-    """From the curve itself; a function of the round and delta alone."""
+    """Return the epsilon from the curve itself; a function of the round and delta alone."""
     return float(curve_of(single.played).epsilon(single.delta))
 
 
 def _own_laws(spent: Spent) -> Counter[LocalMechanism]:
-    """How many reports of each distribution of its own noise a client has sent."""
+    """Return how many reports of each distribution of its own noise a client has sent."""
     laws: Counter[LocalMechanism] = Counter()
     for kind, times in spent.items():
         if times > 0 and max(kind.law[1:]) > 0.0:
@@ -165,7 +169,7 @@ def _own_laws(spent: Spent) -> Counter[LocalMechanism]:
 def largest_epsilon(
     library: RoundLibrary, spents: Sequence[Spent], delta: float, most: Sequence[float]
 ) -> float:
-    """The largest epsilon at `delta` (nats) of these histories; 0 of none.
+    """Return the largest epsilon at `delta` (nats) of these histories; 0 of none.
 
     That of history i is the smaller of `most[i]` and `RoundLibrary.epsilon`, or `most[i]` alone if
     it is empty. Most of many need not be computed: those that another outweighs, and those that
@@ -193,7 +197,7 @@ def largest_epsilon(
 def _not_within(
     library: RoundLibrary, spents: Mapping[int, Spent], similar: Spent, epsilon: float, delta: float
 ) -> list[int]:
-    """Which of the histories are not certainly within `epsilon`, the most spread ones first.
+    """Return which of the histories are not certainly within `epsilon`, the most spread ones first.
 
     Those with rounds whose pairs are not known yet come last: nothing is certified here.
     """
@@ -212,7 +216,8 @@ def _not_within(
 
 
 def outweighs(more: Spent, less: Spent) -> bool:
-    """Whether `more` has, for every round of `less`, one that costs provably no less; or no answer.
+    """Return whether `more` has, for every round of `less`, one that costs provably no less; or no
+    answer.
 
     True is certain, False is not: equal rounds are matched first, then others in their order.
     """

@@ -142,7 +142,7 @@ class ShuffledView:
         return arrived - max(1, honest_reports(self._assumed_honest, arrived) - unusable)
 
     def _add_cohorts(self, clients: NDArray[np.int64]) -> None:
-        """Groups of those whose noise somebody else has as well; `clients` [classes]."""
+        """Add groups of those whose noise somebody else has as well; `clients` [classes]."""
         table = self._classes
         unknown = table.is_noise("user") | table.is_noise("declared")
         known = np.flatnonzero(~unknown & (clients > 0))
@@ -167,7 +167,7 @@ class ShuffledView:
             self._cohort_of += [slice(first, len(self._groups))] * len(parts)
 
     def _add_declared(self) -> None:
-        """Groups of equal declared budgets, where the budget is for the whole report."""
+        """Add groups of equal declared budgets, where the budget is for the whole report."""
         table = self._classes
         usable = table.is_noise("user") & (table.epsilon0 <= PROFILE_MAX_EPSILON)
         if self._unit != "client":
@@ -204,8 +204,8 @@ class ShuffledView:
     def _kinds(
         self, counts: tuple[int, ...], indices: Sequence[int], lost: int
     ) -> dict[int, AnyRound]:
-        """What a batch with these counts is to a client of each of these groups, if `lost` of the
-        reports are colluders'."""
+        """Return what a batch with these counts is to a client of each of these groups, if `lost`
+        of the reports are colluders'."""
         batch = [replace(group, count=counts[i]) for i, group in enumerate(self._groups)]
         return {index: self._kind(batch, counts, index, lost) for index in indices}
 
@@ -224,8 +224,8 @@ class ShuffledView:
         return kind.without(lost)
 
     def _credited(self) -> dict[int, AnyRound]:
-        """The groups that the theorem gives any credit in the whole batch, and what that is to
-        them."""
+        """Return the groups that the theorem gives any credit in the whole batch, and what that is
+        to them."""
         counts, lost = self._whole, self._lost_of_all
         sizes = [sum(counts[cohort]) for cohort in self._cohort_of]
         sizes += counts[len(self._groups) :]
@@ -248,7 +248,8 @@ class ShuffledView:
         return {index: coarser(kind, self._creditable[index]) for index, kind in found.items()}
 
     def no_credit_reason(self, words: ColumnWords) -> str | None:
-        """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""
+        """Return why shuffling adds nothing, in words; None where the theorem gives somebody
+        credit."""
         if self._creditable:
             return None
         if self._sequential:
@@ -280,14 +281,16 @@ class ShuffledView:
 
 
 def kind_alone(client: ClientClass) -> AnyRound:
-    """A round in which nobody hides this client: what its own noise does, or is declared to do."""
+    """Return a round in which nobody hides this client: what its own noise does, or is declared to
+    do."""
     if client.noise == "user":
         return DeclaredRound(client.epsilon0, client.delta0, 0)
     return ShuffledRound(client.law.noise, client.hiding_scale, client.radius, client.sensitivity)
 
 
 def as_published_type(client: ClientClass, count: int) -> ShuffledRound | None:
-    """The round as the papers account it: `count` equal randomizers, every input within one unit.
+    """Return the round as the papers account it: `count` equal randomizers, every input within one
+    unit.
 
     For Laplace reports only; the papers' FFT bound has no Gaussian case. The premise fails for the
     record unit: another client's mean can lie much further away than one record moves this one's.

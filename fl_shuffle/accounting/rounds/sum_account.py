@@ -62,8 +62,8 @@ class SumTable:
 
     @classmethod
     def of(cls, classes: Iterable[ClientClass], dimension: int | None) -> SumTable:
-        """Of reports of this dimension; of unknown `dimension` any up to 10^9 is allowed
-        for."""
+        """Return the table of reports of this dimension; of unknown `dimension` any up to 10^9 is
+        allowed for."""
         rows = ClassTable.of(classes)
         coordinates = SUM_MOST_COORDINATES if dimension is None else dimension
         discrete = rows.is_noise(DISCRETE_GAUSSIAN)
@@ -72,7 +72,8 @@ class SumTable:
         return cls(rows.hiding_scale, rows.move, grids, local, coordinates, laplace, rows.attacked)
 
     def mu(self, counts: NDArray[np.int64], honest: int) -> Vector:
-        """The Gaussian parameter of one sum for each class; infinite: only the local one counts."""
+        """Return the Gaussian parameter of one sum for each class; infinite: only the local one
+        counts."""
         if not self.laplace:
             return sum_mu(self.scale, self.shift, self.grid, counts, honest)
         return laplace_sum_mu(
@@ -80,8 +81,9 @@ class SumTable:
         )
 
     def cost(self, counts: NDArray[np.int64], honest: int) -> tuple[Vector, Vector]:
-        """What one sum of `counts` reports of each class, `honest` of them honest, costs each
-        class: a squared Gaussian parameter, and that which a test reaches (0: none is known)."""
+        """Return what one sum of `counts` reports of each class, `honest` of them honest, costs
+        each class: a squared Gaussian parameter, and that which a test reaches (0: none is
+        known)."""
         mu = self.mu(counts, honest)
         if self.laplace:
             return mu * mu, np.zeros_like(mu)
@@ -94,7 +96,8 @@ class SumTable:
         return float(np.max(self.grid / self.scale, initial=0.0))
 
     def curve(self, index: int, mu_squared: float, times: int) -> SumCurve:
-        """Of a client of class `index` in `times` sums of that squared parameter together."""
+        """Return the curve of a client of class `index` in `times` sums of that squared parameter
+        together."""
         mu = math.sqrt(mu_squared)
         if not self.laplace:
             return SumCurve(mu)
@@ -140,7 +143,8 @@ class SumAccount:
         dimension: int | None = None,
         words: ColumnWords = CONTINUOUS,
     ) -> SumAccount:
-        """Nothing released yet. `class_of[i]` is client i's class; scales are those in the sum.
+        """Return an account with nothing released yet. `class_of[i]` is client i's class; scales
+        are those in the sum.
 
         `dimension` is the number of coordinates of a report (used for Laplace noise alone).
         """
@@ -164,7 +168,7 @@ class SumAccount:
         return cls(class_of, reason, assumed_honest, none, none, never, table)
 
     def after(self, present: Mask, times: int = 1, unusable: int = 0) -> SumAccount:
-        """One more round of `times` sums, each of a report of these clients [n].
+        """Return one more round of `times` sums, each of a report of these clients [n].
 
         `unusable` of the reports are in no sum, and whose they are is unknown.
         """
@@ -189,7 +193,7 @@ class SumAccount:
         )
 
     def epsilons(self, delta: float, clients: NDArray[np.int64] | slice = slice(None)) -> Vector:
-        """The epsilon at `delta` (nats) of each of these clients, shape (clients,), proven.
+        """Return the epsilon at `delta` (nats) of each of these clients, shape (clients,), proven.
 
         Raises `NotApplicableError` where there is no such guarantee.
         """
@@ -201,6 +205,7 @@ class SumAccount:
         alone = ~np.isfinite(spent)
         for times in np.unique(rounds[~alone]):
             some = (rounds == times) & ~alone
+            # Section 15: delta(epsilon) is at most the Gaussian one plus T rho.
             left = delta - float(times) * SUM_RARE
             if left <= 0.0:
                 alone |= some
@@ -215,19 +220,21 @@ class SumAccount:
         return found
 
     def worst_epsilons(self, delta: float) -> Vector:
-        """The epsilon at `delta` of the most exposed client of each class [classes], 0 of none."""
+        """Return the epsilon at `delta` of the most exposed client of each class [classes], 0 of
+        none."""
         if self.table.laplace:
             return self.worst_of_classes(self.epsilons(delta))
         worst = np.sqrt(self.worst_of_classes(self.mu_squared))
         return sum_epsilons(delta, worst)
 
     def worst_of_classes(self, values: Vector) -> Vector:
-        """The largest of the clients' `values` [n] in each class [classes]; 0 for an empty one."""
+        """Return the largest of the clients' `values` [n] in each class [classes]; 0 for an empty
+        one."""
         worst: Vector = largest_of_classes(values, self.class_of, len(self.table.scale))
         return worst
 
     def curve(self, client: int) -> SumCurve:
-        """One client's privacy curve over all its rounds."""
+        """Return one client's privacy curve over all its rounds."""
         index, times = int(self.class_of[client]), int(self.taken[client])
         return self.table.curve(index, float(self.mu_squared[client]), times)
 
@@ -240,6 +247,6 @@ class SumAccount:
 
 
 def _added(spent: Vector, sent: NDArray[np.int64], cost: Vector) -> Vector:
-    """`spent` plus what this number of reports costs each client, shape (n,); zero reports cost
-    zero."""
+    """Return `spent` plus what this number of reports costs each client, shape (n,); zero reports
+    cost zero."""
     return spent + np.multiply(sent, cost, out=np.zeros_like(spent), where=sent > 0)

@@ -136,7 +136,7 @@ def attackers(release: str, shuffler: str, headline: str) -> tuple[Attacker, ...
 
 
 def towards(release: str, shuffler: str) -> str:
-    """Towards whom the headline holds, by what is released and who shuffles."""
+    """Return towards whom the headline holds, by what is released and who shuffles."""
     return (TOWARDS_APART if shuffler == "separate" else TOWARDS)[release]
 
 
@@ -165,7 +165,7 @@ class ThreatModel:
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> ThreatModel:
-        """The trust that a resolved configuration states, given as nested tables."""
+        """Return the trust that a resolved configuration states, given as nested tables."""
         privacy = tables["privacy"]
         return cls(
             release=privacy["release"],
@@ -188,7 +188,7 @@ class ThreatModel:
             )
 
     def sentences(self, *, sums: bool) -> tuple[str, ...]:
-        """In plain words; `sums`: the column `sum` says something."""
+        """Return the model in plain words; `sums`: the column `sum` says something."""
         found = [self._honesty(), PARTIES[self.shuffler, self.release]]
         if sums:
             words = sum_assumption(self.min_reports, self.assumed_honest)

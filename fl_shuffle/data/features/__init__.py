@@ -42,15 +42,16 @@ class AsGiven:
     data_dependent = False
 
     def fit(self, images: NDArray[Any]) -> None:
-        """Nothing to fit."""
+        """Do nothing: there is nothing to fit."""
 
     def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """float32 copies."""
+        """Return float32 copies."""
         return np.ascontiguousarray(images, dtype=np.float32)
 
 
 def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
-    """The section's feature map for records of `shape`. Raises `InvalidValueError` for bad options.
+    """Return the section's feature map for records of `shape`. Raises `InvalidValueError` for bad
+    options.
 
     A user's own is `module:function`, called with the options, and returns a `Features`.
     """
@@ -128,8 +129,8 @@ def try_features(section: DataSection, shape: tuple[int, ...], public: NDArray[A
 
 
 def vectors_of(section: DataSection, features: Features, images: NDArray[Any]) -> Tensor:
-    """What the section's map makes of images, float32 [N, ...]; raises `ConfigError` for a map that
-    returns something else."""
+    """Return what the section's map makes of images, float32 [N, ...]; raises `ConfigError` for a
+    map that returns something else."""
     vectors: Any = features.transform(images)
     if (
         not isinstance(vectors, np.ndarray)

@@ -29,7 +29,7 @@ _DIGEST: Final = 32
 
 
 def features_folder() -> Path | None:
-    """`features` in the cache folder; None where it is turned off."""
+    """Return `features` in the cache folder; None where it is turned off."""
     base = cache_folder()
     return None if base is None else base / "features"
 
@@ -52,7 +52,7 @@ class CachedFeatures:
         self._images, self._fitted = images, False
 
     def transform(self, images: NDArray[Any]) -> FeatureRows:
-        """float32 [N, dimension]."""
+        """Return float32 [N, dimension]."""
         path = self._path(images)
         shape = (len(images), self.kind.dimension)
         found = None if path is None else _read(path, shape)
@@ -67,7 +67,8 @@ class CachedFeatures:
         return vectors
 
     def _path(self, images: NDArray[Any]) -> Path | None:
-        """Where the vectors of these images lie, or would lie; None without a folder to use."""
+        """Return where the vectors of these images lie, or would lie; None without a folder to
+        use."""
         folder = features_folder()
         if folder is None or not KEPT.made(folder):
             return None
@@ -84,7 +85,7 @@ class CachedFeatures:
 
 
 def _circumstances(kind: FeatureMap) -> Mapping[str, Any]:
-    """What the vectors depend on beside the images."""
+    """Return what the vectors depend on beside the images."""
     sources = [inspect.getsource(module) for module in (maps, strokes)]
     return {
         "format": 2,
@@ -97,7 +98,7 @@ def _circumstances(kind: FeatureMap) -> Mapping[str, Any]:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> FeatureRows | None:
-    """The file's vectors; None if it is missing or not what was written."""
+    """Return the file's vectors; None if it is missing or not what was written."""
     body = KEPT.read(path)
     if body is None or len(body) != 4 * shape[0] * shape[1]:
         return None

@@ -94,7 +94,7 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def transform(self, images: NDArray[np.uint8]) -> FeatureRows:
-        """float32 [N, dimension]."""
+        """Return float32 [N, dimension]."""
 
     def _pixels(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
         side, top = self.image_side, PIXEL_MAXIMUM[self.image_side]
@@ -133,14 +133,14 @@ class Pixels:
         self._full = PIXEL_MAXIMUM.get(shape[0], FULL) if self._grey else FULL
 
     def fit(self, images: NDArray[Any]) -> None:
-        """Nothing to fit; raises `InvalidValueError` for another type than uint8."""
+        """Fit nothing; raises `InvalidValueError` for another type than uint8."""
         if images.dtype != np.uint8:
             raise InvalidValueError(
                 "data.features", "pixels", f"needs uint8 images, these are {images.dtype}; use none"
             )
 
     def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """float32 [N, C, H, W]."""
+        """Return float32 [N, C, H, W]."""
         values = np.minimum(images, self._full).astype(np.float32) / np.float32(self._full)
         return np.ascontiguousarray(values[:, None] if self._grey else values)
 
@@ -299,14 +299,14 @@ class OrientedGradients(FeatureMap):
         return out
 
     def _vectors(self, unit: torch.Tensor) -> torch.Tensor:
-        """The descriptors of images in [0, 1], centered and decorrelated, of unit norm."""
+        """Return the descriptors of images in [0, 1], centered and decorrelated, of unit norm."""
         mean, basis = self._reference
         descriptor = self._descriptor(unit)
         centred = (descriptor - mean) * descriptor.any(dim=1, keepdim=True)
         return _unit_rows(centred @ basis if basis is not None else centred)
 
     def _waves(self, vectors: torch.Tensor) -> torch.Tensor:
-        """[N, fourier]: the random Fourier features of vectors, before they are centered."""
+        """Return [N, fourier]: the random Fourier features of vectors, before they are centered."""
         angles = vectors @ self._directions
         return torch.cat([angles.cos(), angles.sin()], dim=1) / math.sqrt(self.fourier // 2)
 
@@ -333,7 +333,7 @@ class OrientedGradients(FeatureMap):
         return _decorrelation(described, self.components, self.ridge)
 
     def _descriptor(self, unit: torch.Tensor) -> torch.Tensor:
-        """[N, descriptor_dimension], non-negative, l2 norm 1 (0 for a blank image)."""
+        """Return [N, descriptor_dimension], non-negative, l2 norm 1 (0 for a blank image)."""
         posed = _common_pose(unit) if self.upright else _resized(unit)
         energy = _edge_energy(posed, self.orientations)
         blocks = []
@@ -351,8 +351,8 @@ class OrientedGradients(FeatureMap):
 def _decorrelation(
     described: torch.Tensor, components: int, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean of rows [N, d], and a basis [d, components] of their leading principal directions,
-    each divided by sqrt(variance + ridge); variances add up to one."""
+    """Return the mean of rows [N, d], and a basis [d, components] of their leading principal
+    directions, each divided by sqrt(variance + ridge); variances add up to one."""
     mean = described.mean(dim=0)
     centred = described - mean
     centred *= len(centred) ** 0.5 / centred.norm()
@@ -376,7 +376,7 @@ def _refused(option: str, value: object, why: str, hint: str = "") -> InvalidVal
 
 
 def _unit_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Rows divided by their l2 norm; rows that are (numerically) zero stay zero."""
+    """Return rows divided by their l2 norm; rows that are (numerically) zero stay zero."""
     unit: torch.Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-9)
     return unit
 
@@ -390,7 +390,7 @@ def _resized(images: torch.Tensor) -> torch.Tensor:
 
 
 def _common_pose(images: torch.Tensor, height: float = 4.5, width: float = 4.0) -> torch.Tensor:
-    """Each image moved to its center of mass, unslanted, scaled to a common spread.
+    """Return each image moved to its center of mass, unslanted, scaled to a common spread.
 
     `height` and `width` are the standard deviations of the ink after scaling, in pixels of a 28 x
     28 image. The width of a thin digit (a one) is not stretched beyond two pixels' worth, so a
@@ -424,7 +424,8 @@ def _common_pose(images: torch.Tensor, height: float = 4.5, width: float = 4.0) 
 
 
 def _edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
-    """[N, orientations, H, W]: edge magnitude, shared linearly by the two nearest directions."""
+    """Return [N, orientations, H, W]: edge magnitude, shared linearly by the two nearest
+    directions."""
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1))
     gx = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     gy = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
@@ -438,7 +439,8 @@ def _edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
 
 
 def _pooling(side: int, cells: int) -> torch.Tensor:
-    """[cells, side]: overlapping triangular windows, one cell wide either side of the center."""
+    """Return [cells, side]: overlapping triangular windows, one cell wide either side of the
+    center."""
     width = side / cells
     centres = (torch.arange(cells) + 0.5) * width - 0.5
     away = (torch.arange(side)[None, :] - centres[:, None]).abs() / width
@@ -454,7 +456,7 @@ FEATURE_KINDS: Final = tuple(_KINDS)
 
 
 def build_features(kind: str, **options: Any) -> FeatureMap:
-    """The feature map `kind` ("raw", "pca", "hog"); `InvalidValueError` for bad options."""
+    """Return the feature map `kind` ("raw", "pca", "hog"); `InvalidValueError` for bad options."""
     maker = _KINDS[require_choice("data.features", kind, FEATURE_KINDS)]
     known = list(signature(maker).parameters)
     for name, value in options.items():

@@ -20,7 +20,7 @@ _BLOCK = 256
 
 
 def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
-    """float32 [count, side, side] in [0, 1]: one pen path per image, some lifted once.
+    """Return float32 [count, side, side] in [0, 1]: one pen path per image, some lifted once.
 
     The pen moves at constant speed; its direction turns at a smoothly varying random rate, which
     gives lines, hooks, waves and loops. The same `count` gives the same images on every machine.
@@ -63,7 +63,7 @@ def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
 def _rendered(
     x: NDArray[np.float64], y: NDArray[np.float64], pen: NDArray[np.float64], side: int
 ) -> NDArray[np.float64]:
-    """Ink in [0, 1] from the distance of every pixel to the nearest of the path's points."""
+    """Return ink in [0, 1] from the distance of every pixel to the nearest of the path's points."""
     # Images run along the last axis: long inner loops.
     axis = np.arange(side)[:, None]
     nearest = np.full((side, side, len(x)), np.inf, dtype=np.float32)

@@ -41,7 +41,8 @@ WITHOUT_OPTIONS = ("digits", "gapminder")
 
 
 def stamps_of(section: DataSection) -> tuple[tuple[object, ...], ...]:
-    """Of every file that the section's source may read: path, size, times, and which file it is.
+    """Return the stamp of every file that the section's source may read: path, size, times, and
+    which file it is.
 
     Nothing is read. Of a user's own source, and of a hub, it says nothing.
     """
@@ -64,7 +65,8 @@ def stamps_of(section: DataSection) -> tuple[tuple[object, ...], ...]:
 
 
 def _files_below(folder: Path, depth: int) -> list[Path]:
-    """In folders of at most this depth, in a fixed order; none of what is no folder."""
+    """Return the files in folders of at most this depth, in a fixed order; none of what is no
+    folder."""
     found: list[Path] = []
     try:
         entries = sorted(folder.iterdir())
@@ -79,8 +81,8 @@ def _files_below(folder: Path, depth: int) -> list[Path]:
 
 
 def load_records(section: DataSection) -> Records:
-    """Records of the section's source, with `validation` of the training part held out as the test
-    part when asked. Raises `DataError` with the remedy when they cannot be had."""
+    """Return records of the section's source, with `validation` of the training part held out as
+    the test part when asked. Raises `DataError` with the remedy when they cannot be had."""
     if section.source in WITHOUT_OPTIONS and section.source_options:
         raise InvalidValueError(
             "data.source_options", section.source_options, f"source {section.source!r} takes none"
@@ -119,7 +121,8 @@ def load_records(section: DataSection) -> Records:
 
 
 def held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
-    """Which training records [N] are held out: a share of all, or of each client's, who keeps one.
+    """Return which training records [N] are held out: a share of all, or of each client's, who
+    keeps one.
 
     That number depends on the numbers of records alone.
     """
@@ -144,7 +147,7 @@ def held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
 
 
 def _require_test_labels(records: Records) -> None:
-    """Only the source's own test records: they are public, as an error about them is."""
+    """Check only the source's own test records: they are public, as an error about them is."""
     labels = records.test_labels
     if records.regression:
         if not np.isfinite(labels).all():
@@ -162,7 +165,8 @@ def _require_test_labels(records: Records) -> None:
 
 
 def _require_test_inputs(records: Records) -> None:
-    """Only the source's own test records, as above: one NaN among them ruins accuracy and loss."""
+    """Check only the source's own test records, as above: one NaN among them ruins accuracy and
+    loss."""
     inputs = records.test_images
     if inputs.dtype.kind not in "fc" or not len(inputs):
         return

@@ -22,7 +22,7 @@ Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def read_all() -> Arrays:
-    """Every image [1797, 8, 8] and its label, in the source's order."""
+    """Return every image [1797, 8, 8] and its label, in the source's order."""
     try:
         held = json.loads(FILE.read_text(encoding="ascii"))
         pixels = zlib.decompress(base64.b64decode(held["pixels"], validate=True))

@@ -50,7 +50,8 @@ class Part:
 
 
 def read(section: DataSection) -> Records:
-    """The records below `root`. Raises `DataError` for files that are missing or do not fit."""
+    """Return the records below `root`. Raises `DataError` for files that are missing or do not
+    fit."""
     options = section.source_options
     require_known(options, "files", ("classes", "class_names", "outputs", *COLUMN_OPTIONS))
     target = Target.of(options, "files")
@@ -84,7 +85,7 @@ def read(section: DataSection) -> Records:
 
 
 def _files(root: Path, name: str) -> tuple[list[Path], bool]:
-    """The files of a part below `root`, and whether each is a client's own."""
+    """Return the files of a part below `root`, and whether each is a client's own."""
     single = [
         root / f"{name}{suffix}" for suffix in SUFFIXES if (root / f"{name}{suffix}").exists()
     ]
@@ -122,7 +123,7 @@ def _in_folder(root: Path, name: str, columns: ColumnOptions, target: Target) ->
 
 
 def _whole_file(path: Path, columns: ColumnOptions, target: Target) -> tuple[Part, Part | None]:
-    """A file that is the training part, or an .npz with both."""
+    """Return a file that is the training part, or an .npz with both."""
     if path.suffix == ".npz":
         arrays = _arrays(path)
         if "x_train" in arrays:

@@ -30,7 +30,7 @@ MIDDLE, SPREAD = 60.0, 20.0
 
 
 def read(section: DataSection) -> Records:
-    """All records; `section` has no options for them."""
+    """Return all records; `section` has no options for them."""
     try:
         held = json.loads(FILE.read_text(encoding="ascii"))
         names = np.array([name for name, _ in held["countries"]])

@@ -62,7 +62,7 @@ class Dealer(Protocol):
 
 
 def read(section: DataSection) -> Records:
-    """Raises `ConfigError` for options that do not fit, `DataError` where data cannot be had."""
+    """Raise `ConfigError` for options that do not fit, `DataError` where data cannot be had."""
     options = section.source_options
     require_known(options, "huggingface", OPTIONS)
     target = Target.of(options, "huggingface")
@@ -95,7 +95,7 @@ def read(section: DataSection) -> Records:
 
 
 def partitioner_of(options: Mapping[str, Any]) -> Any:
-    """The partitioner of flwr-datasets that the options name; None without one."""
+    """Return the partitioner of flwr-datasets that the options name; None without one."""
     from flwr_datasets import partitioner as partitioners
 
     name = text_option(options, "partitioner", "")
@@ -117,8 +117,8 @@ def partitioner_of(options: Mapping[str, Any]) -> Any:
 def records_of(
     dealer: Dealer, test: Split, options: Mapping[str, Any], target: Target, *, dealt: bool
 ) -> Records:
-    """Every partition of the dealer's training split and the test split, as records; partition i
-    is client i's if it was `dealt`."""
+    """Return every partition of the dealer's training split and the test split, as records;
+    partition i is client i's if it was `dealt`."""
     label = text_option(options, "label", "label")
     names = texts_option(options, "inputs")
     if not names:
@@ -150,8 +150,8 @@ def records_of(
 def _inputs(
     part: Split, names: Sequence[str], model: Split | None
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Inputs [N, ...], and which [N] records have them: one column of images or arrays as they are,
-    or several of numbers [N, k].
+    """Return inputs [N, ...], and which [N] records have them: one column of images or arrays as
+    they are, or several of numbers [N, k].
 
     Shape and type are those of the first record of `model` (None: of `part` itself), which is
     public; a record that has others is zeros.
@@ -174,7 +174,7 @@ def _inputs(
 
 
 def _array(cell: Any) -> NDArray[Any] | None:
-    """A cell's numbers; None if it has none."""
+    """Return a cell's numbers; None if it has none."""
     try:
         found = np.asarray(cell)
     except Exception:  # Whatever a library raises of one picture: it must not end the others' run.

@@ -31,7 +31,7 @@ class PartFiles(NamedTuple):
 
 
 def part_of(name: str, split: str, *, train: bool) -> PartFiles | None:
-    """Which files hold a part of this class of torchvision.datasets; None if they are no IDX
+    """Return which files hold a part of this class of torchvision.datasets; None if they are no IDX
     files. `split`: EMNIST's."""
     part = "train" if train else "test"
     if name == "EMNIST":
@@ -47,7 +47,8 @@ def part_of(name: str, split: str, *, train: bool) -> PartFiles | None:
 
 
 def find(folders: Sequence[Path], name: str) -> Path | None:
-    """The first file of this name: as it is, with a point (`.idx3-ubyte`), or either as `.gz`."""
+    """Return the first file of this name: as it is, with a point (`.idx3-ubyte`), or either as
+    `.gz`."""
     for folder in folders:
         for plain in (name, name.replace("-idx", ".idx")):
             for path in (folder / plain, folder / f"{plain}.gz"):
@@ -57,7 +58,7 @@ def find(folders: Sequence[Path], name: str) -> Path | None:
 
 
 def read(path: Path) -> NDArray[Any]:
-    """What a file holds. Raises `ValueError`, which names it, if it is not whole."""
+    """Return what a file holds. Raises `ValueError`, which names it, if it is not whole."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read(path, file)

@@ -72,7 +72,7 @@ SETS = {
 
 
 def read(section: DataSection) -> Records:
-    """Both parts of the set that `source` names. Raises `DataError` with the remedy."""
+    """Return both parts of the set that `source` names. Raises `DataError` with the remedy."""
     found, options = SETS[section.source], section.source_options
     require_known(options, section.source, ("split",) if found.name == "EMNIST" else ())
     asked: dict[str, Any] = {}
@@ -98,12 +98,13 @@ def read(section: DataSection) -> Records:
 
 
 def root_of(section: DataSection) -> Path:
-    """`root`, else $FL_SHUFFLE_DATA, else `data/`, which alone is made where it is missing."""
+    """Return `root`, else $FL_SHUFFLE_DATA, else `data/`, which alone is made where it is
+    missing."""
     return Path(section.root or os.environ.get(DATA_VARIABLE, "") or "data")
 
 
 def _root(section: DataSection) -> Path:
-    """`root_of`. Raises `DataError` where a folder is named that is none."""
+    """Return `root_of`. Raises `DataError` where a folder is named that is none."""
     named = section.root or os.environ.get(DATA_VARIABLE, "")
     if named and not Path(named).is_dir():
         raise DataError(f"data folder {named} does not exist or is not a folder; {_REMEDY}")
@@ -117,8 +118,8 @@ def _part(
     asked: Mapping[str, Any],
     idx: idx_files.PartFiles | None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images and labels of a part: as torchvision finds them below `root`, as IDX files under
-    another name or elsewhere, or downloaded."""
+    """Return images and labels of a part: as torchvision finds them below `root`, as IDX files
+    under another name or elsewhere, or downloaded."""
     kind = getattr(import_torchvision_datasets(), name)
     try:
         return _arrays(kind(str(root), download=False, **asked))
@@ -155,7 +156,7 @@ def _first_line(error: Exception) -> str:
 
 
 def import_torchvision_datasets() -> Any:
-    """`torchvision.datasets`, also beside a CPU-only torch.
+    """Return `torchvision.datasets`, also beside a CPU-only torch.
 
     A torchvision built for CUDA registers fake kernels for two operators (`nms`, `qnms`) that its
     compiled library would define; beside a CPU-only torch that library does not load, and the plain
@@ -180,7 +181,7 @@ _declared: list[Any] = []  # the library object must stay alive, or its operator
 
 
 def _arrays(data_set: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images and labels that the set holds as arrays; channels come first."""
+    """Return images and labels that the set holds as arrays; channels come first."""
     images = np.asarray(data_set.data)
     return _plain(images, data_set.labels if hasattr(data_set, "labels") else data_set.targets)
 

@@ -116,7 +116,7 @@ def _folder_names(folder: Path) -> tuple[str, ...]:
 
 
 def _is_shown(path: Path, *, folder: bool) -> bool:
-    """Whether it is a folder, or a file with a picture's suffix, that is not hidden."""
+    """Return whether it is a folder, or a file with a picture's suffix, that is not hidden."""
     if path.name.startswith("."):
         return False
     return path.is_dir() if folder else path.suffix.lower() in SUFFIXES and path.is_file()

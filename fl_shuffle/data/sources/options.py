@@ -20,7 +20,7 @@ def require_known(options: Mapping[str, Any], source: str, known: tuple[str, ...
 
 
 def text_option(options: Mapping[str, Any], name: str, default: str) -> str:
-    """A text, not empty unless the default is."""
+    """Return a text, not empty unless the default is."""
     value = options.get(name, default)
     if not isinstance(value, str) or (not value and default):
         raise InvalidValueError(f"{FIELD}.{name}", value, "must be a text")
@@ -28,7 +28,7 @@ def text_option(options: Mapping[str, Any], name: str, default: str) -> str:
 
 
 def texts_option(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list of different texts; empty where it is not given."""
+    """Return a list of different texts; empty where it is not given."""
     value = options.get(name, ())
     fits = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
     if not fits or len(set(value)) != len(value):
@@ -46,7 +46,8 @@ class Target:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], source: str) -> Target:
-        """From the options `classes`, `class_names` and `outputs`; one of them must be given."""
+        """Return the target from the options `classes`, `class_names` and `outputs`; one of them
+        must be given."""
         names = texts_option(options, "class_names")
         if ("classes" in options) + bool(names) + ("outputs" in options) != 1:
             raise ConfigError(

@@ -54,8 +54,8 @@ CellsByColumn = Mapping[str, Sequence[Any]]
 
 
 def read_table(path: Path, client: str = "", separator: str = ",") -> CellsByColumn:
-    """The columns of a .csv (with a header) or .parquet file; `client` is the one that says whose a
-    record is, `separator` stands between the cells of a .csv. Raises `DataError`."""
+    """Return the columns of a .csv (with a header) or .parquet file; `client` is the one that says
+    whose a record is, `separator` stands between the cells of a .csv. Raises `DataError`."""
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.exists() and not path.is_file():
@@ -104,7 +104,8 @@ def _line(line: bytes) -> str:
 
 
 def cells_of(line: str, width: int, separator: str = ",") -> list[str]:
-    """The cells of a line under a header of `width` names: too few are filled up, too many cut off.
+    """Return the cells of a line under a header of `width` names: too few are filled up, too many
+    cut off.
 
     A line that has as many cells as the header without any quoting is taken so: what one cell
     begins with then hides no other.
@@ -122,8 +123,8 @@ def _unquoted(cell: str) -> str:
 
 
 def quoted_cells(line: str, separator: str = ",") -> list[str]:
-    """The cells between separators, those within quotes left alone; a quote without an end reaches
-    to the line's."""
+    """Return the cells between separators, those within quotes left alone; a quote without an end
+    reaches to the line's."""
     cells, start = [], 0
     while (end := _end_of_cell(line, start, separator)) >= 0:
         cells.append(_unquoted(line[start:end]))
@@ -132,7 +133,7 @@ def quoted_cells(line: str, separator: str = ",") -> list[str]:
 
 
 def _end_of_cell(line: str, start: int, separator: str) -> int:
-    """Where the separator behind the cell is that begins at `start`; -1 if there is none."""
+    """Return where the separator behind the cell is that begins at `start`; -1 if there is none."""
     if not line.startswith('"', start):
         return line.find(separator, start)
     place = line.find('"', start + 1)
@@ -191,7 +192,8 @@ def _parquet(path: Path) -> CellsByColumn:
 
 
 def _python(cell: Any) -> Any:
-    """A cell of a typed file, None for one that Python has no value for (the year 10,000)."""
+    """Return a cell of a typed file, None for one that Python has no value for (the year
+    10,000)."""
     try:
         return cell.as_py()
     except Exception:  # Whatever a library raises of one cell: it must not end the others' run.
@@ -213,7 +215,7 @@ class ColumnOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], target: Target) -> ColumnOptions:
-        """Raises `InvalidValueError` for an option that is not what it must be."""
+        """Raise `InvalidValueError` for an option that is not what it must be."""
         tables = {}
         for name in ("categories", "ranges"):
             tables[name] = options.get(name, {})
@@ -246,7 +248,7 @@ class ColumnOptions:
     def arrays(
         self, path: Path, table: CellsByColumn, *, public: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any] | None]:
-        """Inputs [N, k] (NaN where a cell is no number), labels and owners [N] of a table.
+        """Return inputs [N, k] (NaN where a cell is no number), labels and owners [N] of a table.
 
         Raises `DataError` for a column that is not there and, in `public` records, for a cell that
         cannot be read. In private ones it counts as zero, and only this machine's log says so.
@@ -343,14 +345,14 @@ class ColumnOptions:
 
 
 def row_of(path: Path, number: int) -> str:
-    """Where a record stands, in words; line 1 of a .csv is its header."""
+    """Return where a record stands, in words; line 1 of a .csv is its header."""
     where = f"line {number + 2}" if path.suffix == ".csv" else f"row {number + 1}"
     return f"{path}: {where}"
 
 
 def label_values(cells: Sequence[Any], target: Target, decimal: str = ".") -> NDArray[Any]:
-    """Labels [N] of a column: float32 numbers to predict (NaN where a cell is none), or int64
-    classes (`NO_CLASS` where it is none)."""
+    """Return labels [N] of a column: float32 numbers to predict (NaN where a cell is none), or
+    int64 classes (`NO_CLASS` where it is none)."""
     if target.outputs:
         with np.errstate(over="ignore"):
             return numbers(cells, decimal).astype(np.float32)
@@ -377,8 +379,8 @@ def _text(cell: Any) -> str:
 
 
 def numbers(cells: Sequence[Any], decimal: str = ".") -> NDArray[np.float64]:
-    """The cells as numbers [N], NaN where one is none. Each by itself: what another cell holds
-    changes none."""
+    """Return the cells as numbers [N], NaN where one is none. Each by itself: what another cell
+    holds changes none."""
     return np.array([_number(cell, decimal) for cell in cells], dtype=np.float64)
 
 

@@ -69,7 +69,7 @@ class Network:
         return single and all(type(part) in known for part in self.parts)
 
     def run(self, parameters: Tensor, x: Tensor) -> Trace:
-        """Forth, of x [n, ...] with parameters [d], such that the layers' results can be
+        """Run forth, of x [n, ...] with parameters [d], such that the layers' results can be
         differentiated by."""
         all_kept, results = list[Tensor](), list[Tensor]()
         with torch.enable_grad():
@@ -84,7 +84,8 @@ class Network:
 
 
 def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
-    """The network that `module` is for float32 records of `shape`; None if it is no such chain."""
+    """Return the network that `module` is for float32 records of `shape`; None if it is no such
+    chain."""
     try:
         # Two and three records: a dependence on their number becomes visible.
         two, three = (_reading(module, torch.zeros(n, *shape)) for n in (2, 3))
@@ -100,7 +101,7 @@ def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    """A chain's parts, in their order."""
+    """Yield a chain's parts, in their order."""
     if has_hooks(module) or "forward" in vars(module):
         raise NotANetworkError(f"{type(module).__name__} has hooks")
     if type(module) is not nn.Sequential:
@@ -113,7 +114,8 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _reading(module: nn.Module, x: Tensor) -> Network:
-    """The network, read by running it on made-up records x; raises for what is on no list."""
+    """Return the network, read by running it on made-up records x; raises for what is on no
+    list."""
     count = len(list(module.parameters()))
     if count != len(list(module.named_parameters(remove_duplicate=False))):
         raise NotANetworkError("parameters are shared")
@@ -135,7 +137,7 @@ def _reading(module: nn.Module, x: Tensor) -> Network:
 
 
 def _part(leaf: nn.Module, position: int, x: Tensor) -> nn.Module | Weighted:
-    """What a leaf is for inputs like x, its parameters from `position` on."""
+    """Return what a leaf is for inputs like x, its parameters from `position` on."""
     if any(True for _ in leaf.parameters()):
         weighted = weighted_of(leaf, position, x)
         if weighted is None:

@@ -104,7 +104,7 @@ class NetworkEngine(GradientEngine):
     def _long_client(
         self, parameters: Tensor, batch: GradientBatch, row: Tensor, tally: NonfiniteRecords
     ) -> None:
-        """One client's mean, over pieces of its records."""
+        """Write one client's mean, over pieces of its records."""
         size = len(batch.labels)
         total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
         shares = torch.full((size,), 1.0 / size, device=self.device)
@@ -137,7 +137,7 @@ class NetworkEngine(GradientEngine):
         shares: Tensor,
         limits: Tensor | None,
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
-        """Forth and back over the batch's records at `index`, each clipped to its of the limits
+        """Run forth and back over the batch's records at `index`, each clipped to its of the limits
         (None: not at all) and times its of the shares.
 
         Returns each layer's inputs and output gradients, the narrower ones `with_weights`, and the
@@ -180,7 +180,7 @@ class NetworkEngine(GradientEngine):
     def _lengths(
         self, found: list[list[Tensor]], kept: list[Tensor], errors: tuple[Tensor, ...]
     ) -> Tensor:
-        """Norms [n] of the records' gradients over all parameters."""
+        """Return norms [n] of the records' gradients over all parameters."""
         total = torch.zeros(len(errors[0]), device=self.device)
         for part, gradients, x, error in zip(
             self._network.layers, found, kept, errors, strict=True
@@ -196,7 +196,8 @@ class NetworkEngine(GradientEngine):
 
 
 def power(gradients: Tensor, norm: int) -> Tensor:
-    """Squared l2 norms, or l1 norms, [n] of gradients [n, rows, columns]: row by row, then all."""
+    """Return squared l2 norms, or l1 norms, [n] of gradients [n, rows, columns]: row by row, then
+    all."""
     if norm == 1:
         return gradients.abs().sum(2).sum(1)
     squares: Tensor = torch.linalg.vector_norm(gradients, dim=2).square_().sum(1)

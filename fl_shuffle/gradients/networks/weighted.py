@@ -27,15 +27,15 @@ class Weighted(ABC):
 
     @abstractmethod
     def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the gradient will need of x [n, ...], and the layer's result.
+        """Return what the gradient will need of x [n, ...], and the layer's result.
 
         views: each of `layers`, in the parameters.
         """
 
     @abstractmethod
     def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
-        """[n, rows, columns] of each of `layers`, from the gradient by the layer's result; empty if
-        they are not to be written out."""
+        """Return [n, rows, columns] of each of `layers`, from the gradient by the layer's result;
+        empty if they are not to be written out."""
 
     @property
     def written(self) -> int:
@@ -82,7 +82,7 @@ class Patches(Weighted):
 
     @abstractmethod
     def _by_place(self, error: Tensor) -> Tensor:
-        """[n, places, out]."""
+        """Return [n, places, out]."""
 
     def _parameters(self, views: Sequence[Views]) -> tuple[Tensor, Tensor | None]:
         weight, *bias = (view[0] for view, _ in views)
@@ -162,14 +162,14 @@ class Normalisation(Weighted):
 
 
 def _single(position: int, weight: int, bias: int) -> tuple[Layer, ...]:
-    """Layers with a single output: their numbers of weights, and behind them of biases."""
+    """Return layers with a single output: their numbers of weights, and behind them of biases."""
     layers = (Layer(weight, 1, position, None),)
     return (*layers, Layer(bias, 1, position + weight, None)) if bias else layers
 
 
 def weighted_of(part: nn.Module, position: int, x: Tensor) -> Weighted | None:
-    """The layer that `part` is for inputs like x [n, ...], its parameters from `position` on; None
-    for one without a closed form."""
+    """Return the layer that `part` is for inputs like x [n, ...], its parameters from `position`
+    on; None for one without a closed form."""
     if type(part) is nn.Linear:
         return Product(part, position) if x.dim() == 2 else Positions(part, position)
     if isinstance(part, nn.Conv1d | nn.Conv2d) and type(part) in (nn.Conv1d, nn.Conv2d):

@@ -98,43 +98,45 @@ class Agreement:
         return 2.0**self.exponent
 
     def sum_in(self, content: bytes) -> NDArray[np.float64]:
-        """The sum [d] that was released, exact. Raises `RunError` if it is none of this run."""
+        """Return the sum [d] that was released, exact. Raises `RunError` if it is none of this
+        run."""
         if len(content) != self.piece_bytes:
             raise RunError("the shuffler released something that is no sum of this run's reports")
         steps = np.frombuffer(content, dtype="<i8")
         return np.asarray(steps.astype(np.float64) * self.step, dtype=np.float64)
 
     def encoded(self) -> bytes:
-        """The same facts as bytes, always the same ones."""
+        """Return the same facts as bytes, always the same ones."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     def info(self, round_number: int) -> bytes:
-        """What the reports of a round are bound to."""
+        """Return what the reports of a round are bound to."""
         return b"fl-shuffle sealed report\n%s\nround %d" % (self.encoded(), round_number)
 
 
 def require_run(run: object) -> str:
-    """A run's identifier; raises `InvalidValueError` if it is none."""
+    """Return a run's identifier; raises `InvalidValueError` if it is none."""
     if not isinstance(run, str) or not re.fullmatch(f"[0-9a-f]{{{2 * RUN_BYTES}}}", run):
         raise InvalidValueError("run", run, "must be 32 hexadecimal digits")
     return run
 
 
 def pieces_of(content: bytes, size: int) -> list[bytes]:
-    """The pieces of `size` bytes that stand behind one another: sealed reports, for example."""
+    """Return the pieces of `size` bytes that stand behind one another: sealed reports, for
+    example."""
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
 def report_as_bytes(report: NDArray[np.float32]) -> bytes:
-    """A report [d] as it is sealed."""
+    """Return a report [d] as it is sealed."""
     return np.ascontiguousarray(report, dtype="<f4").tobytes()
 
 
 def opened_report(
     sealed: bytes, private: bytes, agreement: Agreement, round_number: int
 ) -> NDArray[np.float32] | None:
-    """The report [d] in a sealed message; None for what no honest client sends: what does not open
-    as one of this round, or is off the grid or beyond the public bound."""
+    """Return the report [d] in a sealed message; None for what no honest client sends: what does
+    not open as one of this round, or is off the grid or beyond the public bound."""
     try:
         content = open_sealed(sealed, private, agreement.info(round_number))
     except InvalidTag:
@@ -155,7 +157,7 @@ def sum_of_usable(
     round_number: int,
     private: bytes,
 ) -> tuple[list[int], bytes]:
-    """The clients that are in the sum, and the sum as it is released, of (client, its sealed
+    """Return the clients that are in the sum, and the sum as it is released, of (client, its sealed
     reports), opened with the shuffler's key. It is one of whole numbers of steps: exact, whatever
     the order.
 

@@ -78,7 +78,7 @@ class RemoteShuffler:
             self.ask(wire.FINISH, round_number)
 
     def ask(self, method: str, round_number: int, sent: bytes = b"") -> bytes:
-        """What it answers to a call on a round."""
+        """Return what it answers to a call on a round."""
         return self.link.ask(method, wire.Call(self.agreement, round_number), sent)
 
 
@@ -114,7 +114,7 @@ class RemoteBatch:
         return present
 
     def fetch(self) -> Iterator[bytes]:
-        """What is released of a closed round, piece by piece: the same bytes each time."""
+        """Yield what is released of a closed round, piece by piece: the same bytes each time."""
         size, position = self._shuffler.agreement.piece_bytes, 0
         while page := self._shuffler.ask(
             wire.FETCH, self.number, position.to_bytes(wire.POSITION_BYTES, "big")

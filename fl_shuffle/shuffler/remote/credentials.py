@@ -27,7 +27,7 @@ SECRET = re.compile(f"[0-9a-fA-F]{{{2 * KEY_BYTES}}}")
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token; it has too much entropy to be guessed from that."""
+    """Return what is kept of a token; it has too much entropy to be guessed from that."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -36,14 +36,14 @@ class _Secret:
     """What a file holds that its owner alone may read."""
 
     def write(self, path: Path, kind: str) -> None:
-        """As a file of that kind. Raises `ConfigError` if it cannot be written."""
+        """Write it as a file of that kind. Raises `ConfigError` if it cannot be written."""
         content = {FORMAT: f"{kind} {VERSION}", **asdict(self)}
         with said_in_one_line(path, kind=ConfigError):
             replace_text(path, json.dumps(content) + "\n")
 
     @classmethod
     def read(cls, path: Path, kind: str) -> Self:
-        """Raises `ConfigError` for a file that is none of that kind, or that others may read."""
+        """Raise `ConfigError` for a file that is none of that kind, or that others may read."""
         text = _text_of(path, private=True)
         try:
             found = json.loads(text)
@@ -107,12 +107,13 @@ class Pass(_Secret):
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """A key as a file of hexadecimal digits."""
+    """Write a key as a file of hexadecimal digits."""
     replace_text(path, key.hex() + "\n")
 
 
 def read_key(path: Path, *, private: bool) -> bytes:
-    """The key in a file; raises `ConfigError` if there is none, or a private one is not so."""
+    """Return the key in a file; raises `ConfigError` if there is none, or a private one is not
+    so."""
     digits = _text_of(path, private=private).strip()
     if not SECRET.fullmatch(digits):
         raise ConfigError(
@@ -122,7 +123,7 @@ def read_key(path: Path, *, private: bool) -> bytes:
 
 
 def require_address(address: object) -> str:
-    """`HOST:PORT`; raises `ConfigError` for anything else."""
+    """Return `HOST:PORT`; raises `ConfigError` for anything else."""
     text = address if isinstance(address, str) and address.isascii() else ""
     host, _, port = text.rpartition(":")
     if not host or not (port.isdigit() and 0 < int(port[:6]) < 65536):
@@ -131,7 +132,7 @@ def require_address(address: object) -> str:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Those in `HOST:PORT`; an IPv6 host without its brackets."""
+    """Return host and port of `HOST:PORT`; an IPv6 host without its brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -52,7 +52,7 @@ class RequestHandler:
             self._peers[digest] = Peer(f"site {number}", clients)
 
     def authenticated(self, line: bytes) -> tuple[Peer, dict[str, Any]]:
-        """Who sent a line that announces a call, and what else it says, unchecked; raises
+        """Return who sent a line that announces a call, and what else it says, unchecked; raises
         `ShufflerError` alone."""
         token, facts = wire.facts_in(line)
         peer = self._peers.get(digest_of(token))
@@ -81,7 +81,7 @@ class RequestHandler:
             raise ShufflerError(said, "INVALID_ARGUMENT")
 
     def wants(self, announced: Announced) -> bool:
-        """Whether its bytes are wanted; not those of a report that is there already."""
+        """Return whether its bytes are wanted; not those of a report that is there already."""
         if announced.method != wire.DELIVER:
             return True
         call = announced.call

@@ -41,7 +41,7 @@ class Limits:
 
     @classmethod
     def of_process(cls, memory: int = MEMORY, slowest: int = SLOWEST) -> Limits:
-        """Those for the number of file handles that this process may have.
+        """Return the limits for the number of file handles that this process may have.
 
         Raises `ConfigError` where that is too small, `InvalidValueError` for the other two.
         """
@@ -80,14 +80,14 @@ class Turns:
         self._busy = set[str]()
 
     def ask(self, peer: str, size: int) -> Turn:
-        """A turn for this peer's `size` bytes; give it back with `end`."""
+        """Return a turn for this peer's `size` bytes; give it back with `end`."""
         turn = Turn(peer, min(size, self._memory), asyncio.get_running_loop().create_future())
         self._waiting.append(turn)
         self._grant()
         return turn
 
     def end(self, turn: Turn) -> None:
-        """The call is over, or nobody waits for its turn any more."""
+        """End the turn: the call is over, or nobody waits for its turn any more."""
         if turn in self._waiting:
             self._waiting.remove(turn)
         else:

@@ -70,7 +70,7 @@ class Link:
         self._lock = Lock()
 
     def ask(self, method: str, call: wire.Call, sent: bytes = b"") -> bytes:
-        """The answer to a call, in this pass's name, with what is `sent` beside it.
+        """Return the answer to a call, in this pass's name, with what is `sent` beside it.
 
         After an error that passes it is asked again, as long as patience lasts. Raises
         `ShufflerError`.
@@ -93,7 +93,7 @@ class Link:
             time.sleep(PAUSE_SECONDS)
 
     def _tried(self, line: bytes, sent: bytes, until: float) -> tuple[Reply, bytes]:
-        """An answer, once; of no connection a reply that says so."""
+        """Return an answer, once; of no connection a reply that says so."""
         while True:
             try:
                 connection = self._connected()

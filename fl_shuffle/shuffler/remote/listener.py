@@ -165,12 +165,12 @@ class Listener:
         self._refuse(None, "turned away: too many connections without a valid token")
 
     def _refuse(self, connection: _Connection | None, text: str, reason: str = "") -> None:
-        """One line in the log, without an address."""
+        """Write one line to the log, without an address."""
         name = STRANGER if connection is None else connection.name
         self._refusals.note(f"{name} {reason or text}", f"{name}: {text}")
 
     async def _converse(self, connection: _Connection) -> None:
-        """A connection from beginning to end."""
+        """Handle a connection from beginning to end."""
         stream = connection.stream
         try:
             async with asyncio.timeout(limits.HELLO_SECONDS):
@@ -204,8 +204,8 @@ class Listener:
             stream.close()
 
     def _authenticated(self, connection: _Connection, line: bytes) -> dict[str, object] | None:
-        """What a line says beside the token, once its peer is known and has a place; None at a
-        connection's end."""
+        """Return what a line says beside the token, once its peer is known and has a place; None at
+        a connection's end."""
         if not line:
             return None
         if len(line) > wire.HEAD_BYTES:
@@ -219,7 +219,7 @@ class Listener:
         return facts
 
     def _place(self, connection: _Connection, peer: Peer) -> None:
-        """A place among those of known peers; an idle connection makes way."""
+        """Take a place among those of known peers; an idle connection makes way."""
         own = [each for each in self._known if each.peer == peer]
         full = len(own) >= limits.PEER_CONNECTIONS
         if full or len(self._known) >= self._limits.peers:
@@ -254,7 +254,7 @@ class Listener:
         connection.calling = False
 
     async def _outcome(self, connection: _Connection, facts: dict[str, object]) -> bytes:
-        """What comes of a call: its bytes are asked for when its turn has come."""
+        """Return what comes of a call: its bytes are asked for when its turn has come."""
         peer, announced = connection.peer, Announced.of(facts)
         assert peer is not None
         self._handler.permit(peer, announced)
@@ -272,7 +272,7 @@ class Listener:
             self._turns.end(turn)
 
     async def _worked(self, connection: _Connection, work: Callable[[], T]) -> T:
-        """What a thread makes of it."""
+        """Return what a thread makes of it."""
         connection.working = True
         try:
             found = self._loop.run_in_executor(self._workers, work)
@@ -288,7 +288,7 @@ class Listener:
         return coming.result()
 
     async def _bytes(self, connection: _Connection, size: int) -> bytes:
-        """The bytes that come beside a call."""
+        """Return the bytes that come beside a call."""
         found, until = bytearray(), self._until(size)
         while len(found) < size:
             async with self._in_time(until, "what it sent came too slowly"):
@@ -312,7 +312,7 @@ class Listener:
 
     @contextlib.asynccontextmanager
     async def _in_time(self, until: float, late: str):  # type: ignore[no-untyped-def]
-        """A step of a transfer that is over at this time."""
+        """Run a step of a transfer that is over at this time."""
         try:
             async with asyncio.timeout_at(min(until, self._loop.time() + limits.STALL_SECONDS)):
                 yield
@@ -321,7 +321,7 @@ class Listener:
 
 
 def _network_of(host: str) -> str:
-    """Whose connections count together: an address, in IPv6 the 64 bits of a network."""
+    """Return whose connections count together: an address, in IPv6 the 64 bits of a network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -335,7 +335,7 @@ def _network_of(host: str) -> str:
 def listening(
     handler: RequestHandler, tls: ssl.SSLContext, port: socket.socket, most: Limits
 ) -> Iterator[Listener]:
-    """A `Listener` at this socket, until this is left."""
+    """Yield a `Listener` at this socket, until this is left."""
     port.listen(BACKLOG)
     port.setblocking(False)
     listener = Listener(handler, tls, port, most)

@@ -18,21 +18,22 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
 def new_key() -> bytes:
-    """A private key from the operating system's entropy."""
+    """Return a private key from the operating system's entropy."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
-    """The public key that belongs to a private one."""
+    """Return the public key that belongs to a private one."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def seal(message: bytes, public: bytes, info: bytes) -> bytes:
-    """The message, for the holder of the key that belongs to `public` alone, bound to `info`."""
+    """Return the message, for the holder of the key that belongs to `public` alone, bound to
+    `info`."""
     return _SUITE.encrypt(message, X25519PublicKey.from_public_bytes(public), info)
 
 
 def open_sealed(sealed: bytes, private: bytes, info: bytes) -> bytes:
-    """The message in `sealed`. Raises `cryptography.exceptions.InvalidTag` if it is not for this
-    key and `info`, or not whole; also for a point of small order, and for too few bytes."""
+    """Return the message in `sealed`. Raises `cryptography.exceptions.InvalidTag` if it is not for
+    this key and `info`, or not whole; also for a point of small order, and for too few bytes."""
     return _SUITE.decrypt(sealed, X25519PrivateKey.from_private_bytes(private), info)

@@ -75,7 +75,7 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
 
 
 def _certificate(host: str) -> tuple[str, str]:
-    """A certificate for `host` that signs itself, and its key, both as PEM."""
+    """Return a certificate for `host` that signs itself, and its key, both as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fl-shuffle shuffler")])
     try:
@@ -103,8 +103,8 @@ def _certificate(host: str) -> tuple[str, str]:
 def opened(
     directory: Path, listen: str | None = None, *, memory: int = MEMORY, slowest: int = SLOWEST
 ) -> Iterator[Listener]:
-    """A server that answers calls for the shuffler in `directory`, at `listen` (default: its own
-    address), until this is left. `memory`, `slowest`: see `Limits`.
+    """Yield a server that answers calls for the shuffler in `directory`, at `listen` (default: its
+    own address), until this is left. `memory`, `slowest`: see `Limits`.
 
     Raises `ConfigError` for a directory that is none or an address that cannot be listened at, and
     `RunError` if another process has the directory.
@@ -123,7 +123,7 @@ def opened(
 
 
 def _bound(address: str) -> socket.socket:
-    """A socket at this address; raises `ConfigError` if there can be none."""
+    """Return a socket at this address; raises `ConfigError` if there can be none."""
     host, port = host_and_port(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -142,7 +142,8 @@ def _bound(address: str) -> socket.socket:
 
 
 def _tls(directory: Path, settings: Settings) -> ssl.SSLContext:
-    """TLS with the settings' certificate; raises `ConfigError` for one that is damaged."""
+    """Return a TLS context of the settings' certificate; raises `ConfigError` for one that is
+    damaged."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:

@@ -73,7 +73,7 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path) -> Store:
-        """The store in a shuffler's directory, made if there is none.
+        """Return the store in a shuffler's directory, made if there is none.
 
         It is this object's alone until it is closed. Raises `RunError` if it cannot be used, is
         another version's, or is in use.
@@ -109,15 +109,15 @@ class Store:
 
     @contextmanager
     def _whole(self) -> Iterator[sqlite3.Connection]:
-        """All of what is done inside, durably, or nothing."""
+        """Do all of what is done inside, durably, or nothing."""
         # Where the commit fails, too, nothing of it stays, and nobody sees it.
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
 
     def state_of(self, agreement: Agreement, number: int) -> tuple[int | None, NDArray[np.bool_]]:
-        """Where a round stands (None: it was not begun), and its clients [clients]: those who are
-        asked while it is open, then those who are in its batch."""
+        """Return where a round stands (None: it was not begun), and its clients [clients]: those
+        who are asked while it is open, then those who are in its batch."""
         with self._lock:
             row = self._db.execute(
                 "SELECT agreement, state, clients FROM runs LEFT JOIN rounds "
@@ -160,7 +160,7 @@ class Store:
         return wire.OPEN
 
     def wants(self, agreement: Agreement, number: int, client: int) -> bool:
-        """Whether a client's reports of an open round are missing; raises as `add` does."""
+        """Return whether a client's reports of an open round are missing; raises as `add` does."""
         state, asked = self.state_of(agreement, number)
         if state != wire.OPEN:
             raise ShufflerError("the round is not open")
@@ -246,7 +246,7 @@ class Store:
     def batch(
         self, agreement: Agreement, number: int, first: int = 0, most: int = -1
     ) -> list[bytes]:
-        """What is released of a closed round, from that position on, `most` pieces of it."""
+        """Return what is released of a closed round, from that position on, `most` pieces of it."""
         with self._lock:
             state, _ = self.state_of(agreement, number)
             if state == wire.HANDED_OVER:
@@ -268,7 +268,7 @@ class Store:
                 database.execute(f"DELETE FROM batch {THIS_ROUND}", (agreement.run, number))
 
     def _held(self, place: tuple[str, int], client: int) -> list[bytes]:
-        """A client's sealed reports of an open round, one for each batch."""
+        """Return a client's sealed reports of an open round, one for each batch."""
         query = f"SELECT sealed FROM reports {THIS_ROUND} AND client = ? ORDER BY batch"
         return [bytes(sealed) for (sealed,) in self._db.execute(query, (*place, client))]
 

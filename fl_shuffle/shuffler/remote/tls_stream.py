@@ -42,8 +42,8 @@ class TlsStream:
         await self._step(self._tls.do_handshake)
 
     async def line(self, most: int) -> bytes:
-        """The next line; what there is of it where the connection ends, or it has more than `most`
-        bytes."""
+        """Return the next line; what there is of it where the connection ends, or it has more than
+        `most` bytes."""
         while b"\n" not in self._rest and len(self._rest) <= most:
             part = await self._read(RECORD)
             if not part:

@@ -61,7 +61,7 @@ class Call:
         require_integer("client", self.client, minimum=0)
 
     def announced(self, method: str, token: str, size: int = 0) -> bytes:
-        """The line that announces this call of a peer with this token, and `size` bytes."""
+        """Return the line that announces this call of a peer with this token, and `size` bytes."""
         facts = {**asdict(self), "method": method, "token": token, "bytes": size}
         return json.dumps(facts).encode() + b"\n"
 
@@ -76,7 +76,7 @@ class Announced:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Announced:
-        """What the line says; raises `FlShuffleError` for what cannot be."""
+        """Return what the line says; raises `FlShuffleError` for what cannot be."""
         try:
             method = require_choice("method", facts.pop("method"), METHODS)
             size = require_integer("bytes", facts.pop("bytes"), minimum=0, maximum=LARGEST_CALL)
@@ -86,7 +86,7 @@ class Announced:
 
 
 def facts_in(line: bytes) -> tuple[str, dict[str, Any]]:
-    """The token in a line that announces a call, and the rest of it, unchecked; raises
+    """Return the token in a line that announces a call, and the rest of it, unchecked; raises
     `ShufflerError` for any other line."""
     try:
         facts = json.loads(line)
@@ -111,7 +111,7 @@ class Reply:
     size: int = 0
 
     def encoded(self) -> bytes:
-        """As it travels."""
+        """Return the reply as it travels."""
         return (
             json.dumps({"reason": self.reason, "said": self.said, "bytes": self.size}).encode()
             + b"\n"
@@ -119,7 +119,7 @@ class Reply:
 
     @classmethod
     def decoded(cls, line: bytes) -> Reply:
-        """Raises `ValueError` for a line that is none."""
+        """Raise `ValueError` for a line that is none."""
         try:
             facts = json.loads(line)
             size = require_integer("bytes", facts["bytes"], minimum=0)
@@ -129,12 +129,13 @@ class Reply:
 
 
 def bitmap_of(mask: NDArray[np.bool_]) -> bytes:
-    """A mask of clients, a bit for each."""
+    """Return a mask of clients, a bit for each."""
     return np.packbits(mask).tobytes()
 
 
 def mask_of(bitmap: bytes, clients: int) -> NDArray[np.bool_]:
-    """The mask [clients] in a bitmap. Raises `InvalidValueError` if it is of another size."""
+    """Return the mask [clients] in a bitmap. Raises `InvalidValueError` if it is of another
+    size."""
     if len(bitmap) != (clients + 7) // 8:
         raise InvalidValueError("bitmap of clients", f"{len(bitmap)} bytes", "has another size")
     return np.unpackbits(np.frombuffer(bitmap, np.uint8), count=clients).astype(bool)

@@ -1,2 +1,4 @@
-"""Bounds from partial shuffles: swap client 1's report with one other, then compare
-distributions."""
+"""Bounds from partial shuffles.
+
+Client 1's report is swapped with one other, then distributions are compared.
+"""

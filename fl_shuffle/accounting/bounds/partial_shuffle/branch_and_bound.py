@@ -2,7 +2,8 @@
 
 docs/research/proofs, section 12, Theorem 1: a box counts with its corner, so how boxes were chosen
 never matters, only that they cover. A box is kept once its value is at most 1 + tolerance times the
-largest one found; else it is halved both ways."""
+largest one found; else it is halved both ways.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +42,40 @@ def kept_boxes(
 ) -> FloatArray:
     """Return the rows of `value` of boxes that together hold all others in `area`.
 
-    The largest first number of a row is about 1 + `tolerance` times that of the worst others, or
-    times `known`, what some others are known to say. What is no number counts as infinite. Raises
-    `SaysMore` at the first configuration found that says more than `most`.
+    Parameters
+    ----------
+    area : Cover
+        Boxes for one group of others.
+    value : callable
+        What the corners of boxes say, shape (boxes, numbers): positive, the first number first of
+        all.
+    tolerance : float
+        A box is kept once its first number is at most 1 + `tolerance` times the largest that was
+        found.
+    known : float, default 0.0
+        What some others are known to say.
+    most : float, default infinity
+        What no configuration may exceed.
+
+    Returns
+    -------
+    ndarray, shape (boxes, numbers)
+        The largest first number is at most about 1 + `tolerance` times that of the worst others.
+        What is no number counts as infinite.
+
+    Raises
+    ------
+    SaysMore
+        At the first configuration found that says more than `most`.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, Theorem 1. The maximum over the rows is an upper bound
+    however boxes were chosen, as long as they cover `area`.
     """
 
     def said(boxes: FloatArray) -> FloatArray:
+        # What round-off spoils may only raise the maximum.
         result: FloatArray = np.nan_to_num(value(boxes), nan=math.inf, posinf=math.inf)
         return result
 
@@ -58,6 +87,8 @@ def kept_boxes(
         return max(best, float(row[0]))
 
     best, asked, level = known, 0, 0
+    # Others on one line with the differing client are nearly always the worst: a good value to
+    # compare with from the start. It only decides which boxes are halved.
     best = largest(area.ends)
     kept = []
     boxes = area.start(CELLS)
@@ -71,6 +102,8 @@ def kept_boxes(
         if above > best * (1.0 + tolerance) and (level >= PROMISING_LEVEL or above > most):
             # Perhaps the ends are not the worst: what one configuration in a box says.
             best = largest(area.middles(boxes[np.argsort(v)[-PROMISING:]]))
+        # A kept box counts with its own value, so the maximum over `kept` bounds all of the area,
+        # however early a box is kept.
         done = (v <= best * (1.0 + tolerance)) | (asked > MOST_BOXES)
         kept.append(rows[done])
         boxes = area.halves(boxes[~done])

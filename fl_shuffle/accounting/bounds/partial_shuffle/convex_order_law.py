@@ -50,35 +50,74 @@ class ConvexOrderLaw:
         return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """S(t): `one_sided`, to which 1 - a - t is added for t < 0."""
+        """Return S(t): `one_sided`, to which 1 - a - t is added for t < 0."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         return np.where(t < 0.0, self.mean - t, 0.0) + self.one_sided(t)
 
 
 def law_of_profile(epsilon: float, profile: HockeyStickCurve, top: float) -> ConvexOrderLaw:
-    """L* where one profile holds for any two reports: h(a + t), a h((1 + |t|)/a) for t < 0.
+    """Return L* where one profile holds for any two reports.
 
-    Ratios end at `top`.
+    Parameters
+    ----------
+    epsilon : float
+        In nats, at least 0; a = e^epsilon.
+    profile : callable
+        h(s) at every s > 0, from above, convex.
+    top : float
+        h is constant from there on: ratios end.
+
+    Returns
+    -------
+    ConvexOrderLaw
+        The distribution whose transforms are h(a + t) for t >= 0 and a h((1 + |t|)/a) for t < 0.
+
+    Notes
+    -----
+    Statement: L_k is below L* in the convex order, for every other client k. Source:
+    docs/research/proofs, section 12, "Convex order, from profiles".
     """
     a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
 
     def one_sided(t: FloatArray) -> FloatArray:
         negative = t < 0.0
+        # theta = a/(a + t) makes both arguments a + t, and theta = 1/(1 + |t|) makes them (1 +
+        # |t|)/a.
         value = profile(np.where(negative, (1.0 - t) / a, a + t))
         result: FloatArray = np.where(negative, a * value, value)
         return result
 
+    # h has fallen as far as it will from `top` on: where a + t = top, and where (1 + |t|)/a = top.
     return ConvexOrderLaw(epsilon, one_sided, min(1.0 - a * top, -least), max(top - a, least))
 
 
 def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw:
-    """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
+    """Return L* for Laplace reports.
 
-    With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
-    best theta: (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a,
-    |t|/a.
+    Parameters
+    ----------
+    epsilon : float
+        In nats, at least 0; a = e^epsilon.
+    move : float
+        Distance of the client's two means in l1, in noise scales.
+    spread : float
+        How far the means of others may lie from the client's, at least `move`.
+
+    Returns
+    -------
+    ConvexOrderLaw
+        With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
+        best theta: (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a,
+        |t|/a.
+
+    Notes
+    -----
+    Statement and source: as for `law_of_profile`. Direction of error: 4 units of round-off are
+    added.
     """
     a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
+    # The ends are where the transforms vanish: a e^-move + t e^-spread = 1 above, and (e^-move +
+    # |t| e^-spread)/a = 1 below.
     upper = max(-math.expm1(epsilon - move) * math.exp(spread), least)
     lower = -math.exp(spread + epsilon) * -math.expm1(-epsilon - move) - least
 
@@ -88,6 +127,7 @@ def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw
         # 1 - (a e^-move + t e^-spread) as a sum without cancellation: accurate up to the top.
         own = np.where(negative, -epsilon, epsilon) - move
         room = np.maximum(-np.expm1(own) - np.abs(t) / scale * math.exp(-spread), 0.0)
+        # 1 - sqrt(1 - room) = room/(1 + sqrt(1 - room)), without cancellation for small room.
         value = scale * room / (1.0 + np.sqrt(np.maximum(1.0 - room, 0.0)))
         return np.where(t >= upper, 0.0, value + 4.0 * UNIT)
 

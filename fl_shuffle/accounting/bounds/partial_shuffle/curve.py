@@ -55,12 +55,30 @@ TRIED_SDS = (1.0, 3.0)
 def gaussian_shuffle(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
 ) -> Theorem | None:
-    """The bound for Gaussian reports; None where it is not expected to gain.
+    """Return the bound for Gaussian reports; None where it is not expected to gain.
 
-    Everything is in noise standard deviations: `move` is the distance between the client's two
-    means, `radius` its own ball, `radii` and `counts` describe the others. Each prefix of the
+    Parameters
+    ----------
+    move : float
+        Distance between the client's two means. All lengths are in noise standard deviations.
+    radius : float
+        Radius of the client's own ball.
+    radii : ndarray, shape (groups,)
+        Radii of the others' balls, increasing.
+    counts : ndarray of int64, shape (groups,)
+        How many others have which.
+
+    Returns
+    -------
+    Theorem or None
+        A curve, and a Gaussian parameter as its scale.
+
+    Notes
+    -----
+    Statement: docs/research/proofs, section 12, Theorem 2, and section 13. Each prefix of the
     nearest others gives a valid bound: the attacker may be told every other report, and what is
     left is the shuffle of the prefix. The choice between prefixes is made at each epsilon.
+    Neighbors: replace-one. Direction of error: all errors are added to delta.
     """
     near = radii <= MAX_SPREAD - radius
     settings = nearest_settings(move, radius, radii[near], counts[near])
@@ -78,6 +96,7 @@ def nearest_settings(
 
     `radii` increase, and a choice is a prefix of them. If there are more than `MOST_PREFIXES`
     prefixes, evenly spaced ones are kept, and the one with the smallest normal approximation.
+    Parameters are those of `gaussian_shuffle`.
     """
     whole = np.cumsum(counts)
     if whole.size == 0 or not LEAST_MOVE <= move <= MAX_SPREAD or whole[-1] < MIN_OTHERS:
@@ -146,7 +165,23 @@ def _gains(delta: Callable[[float], float], mu: float, move: float) -> bool:
 def laplace_shuffle(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
 ) -> Theorem | None:
-    """The same for Laplace reports in any dimension, by convex order; l1 norms in noise scales."""
+    """Return the bound for Laplace reports in any dimension, by convex order; None without a gain.
+
+    Parameters
+    ----------
+    move, radius, radii, counts
+        As for `gaussian_shuffle`, but in l1 norms and noise scales.
+
+    Returns
+    -------
+    Theorem or None
+        A curve, and a Gaussian parameter as its scale.
+
+    Notes
+    -----
+    Statement: docs/research/proofs, section 13, from the profiles of section 12. Neighbors:
+    replace-one. Direction of error: all errors are added to delta.
+    """
     places = [
         # Two independent halves of the pair's variance against a report `spread` away.
         (2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count), count, reach)

@@ -51,27 +51,38 @@ class Frequencies:
 
     @classmethod
     def of(cls, theta: float, count: int, sd: float, own: float) -> Frequencies:
-        """For `count` terms, the widest of which have a sum of deviation `sd`.
+        """Return the frequencies for `count` terms.
 
-        `own`: the deviation of the widest term's bulk: it decides how fast moduli fall.
+        `sd` is the deviation of the sum of the widest of them, and `own` that of the widest term's
+        bulk, which decides how fast moduli fall.
         """
+        # The period T = 2 pi/h is wide against the sum and against 1/theta, so that the copies
+        # shifted by multiples of T weigh little. They are nonnegative: any h gives an upper bound.
         h = 2.0 * math.pi / (8.0 * sd + 8.0 / theta)
         exact = min(int(min(EXACT_SDS / math.sqrt(count), 1.5) / own / h) + 2, MOST_EXACT)
         last = max(min(int(0.8 / own / h), MOST_FREQUENCIES), exact) + 1
         k = h * np.arange(last + 1)
         k1, k2 = exact * h, float(k[-1])
+        # The blur N(0, v) lowers the weight at k_2 by a factor of e^-3.1. By Jensen, any v gives an
+        # upper bound.
         v = (2.5 / k2) ** 2
+        # c_k = (h/2 pi) e^(v (theta^2 - k^2)/2)/(theta^2 + k^2), for k and -k together; e^(v
+        # theta^2/2) is kept as `shift`.
         c = np.where(k == 0.0, 1.0, 2.0) * np.exp(-0.5 * v * k * k) / (theta**2 + k * k)
         c *= h / (2.0 * math.pi)
+        # Beyond k_2 the rule is at most the integral of e^(-v k^2/2)/(pi k^2), which is at most
+        # this.
         rest = math.exp(-0.5 * v * k2 * k2) / (math.pi * v * k2**3)
         middle = float(c[exact:].sum())
         return cls(theta, count, h, c[:exact], rest, middle, k1, k2, 0.5 * v * theta * theta)
 
     def modulus_between(self, share: FloatArray, s2: FloatArray, mu4: FloatArray) -> FloatArray:
-        """Lemma 4: at least |M(theta + ik)|/M(theta) for all k in [k_1, k_2].
+        """Return at least |M(theta + ik)|/M(theta) for all k in [k_1, k_2], by Lemma 4.
 
         `share` of the tilted mass is the bulk, with this variance and fourth central moment.
         """
+        # v(k) is convex in k^2: on [k_1, k_2] it is largest at one of the ends. Atoms outside of
+        # the bulk count with their whole mass.
         v = np.maximum(_bulk(self.k1, s2, mu4), _bulk(self.k2, s2, mu4))
         bound = share * np.sqrt(np.maximum(v, 0.0)) + 1.0 - share + MANY * UNIT
         result: FloatArray = np.minimum(bound, 1.0)
@@ -79,13 +90,16 @@ class Frequencies:
 
 
 def _bulk(k: float, s2: FloatArray, mu4: FloatArray) -> FloatArray:
-    """v(k) of Lemma 4: E cos k(X - X') is at most this."""
+    """Return v(k) of Lemma 4: E cos k(X - X') is at most this."""
     result: FloatArray = 1.0 - k**2 * s2 + k**4 * (2.0 * mu4 + 6.0 * s2 * s2) / 24.0
     return result
 
 
 def bulk(x: FloatArray, q: FloatArray) -> tuple[float, float, float]:
-    """Center, radius and deviation of atoms that suit Lemma 4: most of the masses `q`, few far."""
+    """Return center, radius, and deviation of atoms that suit Lemma 4.
+
+    They hold most of the masses `q`, and few of them lie far out.
+    """
     centre, radius, deviation = 0.0, math.inf, 0.0
     for _ in range(BULK_STEPS):
         chosen = np.where(np.abs(x - centre) <= radius, q, 0.0)
@@ -113,7 +127,10 @@ class LogModuli:
     """Atoms with |phi - center| <= radius are the bulk."""
 
     def _columns(self, x: FloatArray) -> FloatArray:
-        """e^(theta x) times cos kx, sin kx at all exact frequencies, and moments in the bulk."""
+        """Return e^(theta x) times cos kx and sin kx at all exact frequencies.
+
+        The bulk's moments follow.
+        """
         grown = np.exp(self.line.theta * x)
         y = x - self.centre
         bulk = grown * (np.abs(y) <= self.radius)
@@ -122,10 +139,10 @@ class LogModuli:
         return np.concatenate([turned.real, turned.imag, moments], axis=1)
 
     def _turned(self, grown: FloatArray, x: FloatArray) -> NDArray[np.complex128]:
-        """grown e^(ijhx) for every exact frequency jh, by doubling: products cost less than sines.
+        """Return grown e^(ijhx) for every exact frequency jh, by doubling.
 
-        Each of its six products adds a few units in the last place, far below the N ROUND_OFF / 100
-        that the whole bound is raised by.
+        Products cost less than sines. Each of its six products adds a few units in the last place,
+        far below the N ROUND_OFF / 100 that the whole bound is raised by.
         """
         size = self.line.weights.size
         turned = np.empty((x.size, size), dtype=np.complex128)
@@ -139,13 +156,16 @@ class LogModuli:
         return turned
 
     def prepared(self) -> tuple[FloatArray, FloatArray]:
-        """The matrices that masses are multiplied by."""
+        """Return the matrices that masses are multiplied by."""
         low = np.concatenate([self._columns(x) for x in self.first], axis=1)
         high = np.concatenate([self._columns(x) for x in self.last], axis=1)
         return low, high
 
     def log_d(self, masses: FloatArray, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
-        """log D, one row a distribution, one column a phi; infinite where it overflows."""
+        """Return log D, one row a distribution, one column a phi.
+
+        It is infinite where it overflows.
+        """
         size, line = self.first[0].size, self.line
         low = (masses[:, :size] @ prepared[0]).reshape(len(masses), len(self.first), -1)
         high = (masses[:, size:] @ prepared[1]).reshape(len(masses), len(self.last), -1)
@@ -154,16 +174,18 @@ class LogModuli:
         real, imaginary = every[..., :exact], every[..., exact : 2 * exact]
         whole = real[..., 0]
         square = (real[..., 1:] ** 2 + imaginary[..., 1:] ** 2) / (whole * whole)[..., None]
+        # m_k^N, m_k = |M(theta + ik)|/M(theta). At k = 0 it is one; beyond k_2 one bounds it.
         powers = np.exp(0.5 * line.count * np.log(np.maximum(square, 1e-300)))
         between = line.modulus_between(*_central(every[..., 2 * exact :], whole))
         d = line.weights[0] + line.rest + powers @ line.weights[1:]
         d += line.middle * between**line.count
+        # log D = N log M(theta) + log(sum of c_k m_k^N) + v theta^2/2.
         result: FloatArray = line.count * np.log(whole) + np.log(d) + line.shift
         return result
 
 
 def _central(moments: FloatArray, whole: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The bulk's share, variance and fourth central moment from its raw moments."""
+    """Return the bulk's share, variance and fourth central moment from its raw moments."""
     mass = np.maximum(moments[..., 0], 1e-300)
     m1, m2, m3, m4 = (moments[..., i] / mass for i in range(1, 5))
     s2 = np.maximum(m2 - m1 * m1, 0.0)

@@ -177,7 +177,10 @@ class RoundGeometry:
         return math.sqrt(sum(each)) / self.count
 
     def worst(self, logs: FloatArray) -> FloatArray:
-        """sum_g (n_g/N) of the largest of each group's guides, which are along the first axis."""
+        """Return sum_g (n_g/N) of the largest of each group's guides.
+
+        Guides are along the first axis.
+        """
         each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
         result: FloatArray = self.shares @ each.max(axis=1)
         return result
@@ -192,9 +195,26 @@ def predicted_delta(setting: RoundGeometry, epsilon: float) -> float:
 
 @lru_cache(maxsize=1 << 14)
 def gaussian_delta(setting: RoundGeometry, epsilon: float) -> float:
-    """The bound on delta(`epsilon`), both orders; the local delta where no constants are found.
+    """Return the bound on delta(epsilon) of Gaussian reports, both orders.
 
-    Kept: batches of one size are one setting, whichever of a run's clients are in them.
+    Parameters
+    ----------
+    setting : RoundGeometry
+        The client and the others, in noise standard deviations.
+    epsilon : float
+        In nats, at least 0.
+
+    Returns
+    -------
+    float
+        delta; the local one where no constants are found.
+
+    Notes
+    -----
+    Statement: docs/research/proofs, section 12, Theorem 2. Neighbors: replace-one. Direction of
+    error: the result is raised by 1e-8 + 1e-11 N of itself for round-off, and every other error is
+    added. Results are kept: batches of one size are one setting, whichever of a run's clients are
+    in them.
     """
     local = float(gaussian_profile(epsilon, setting.move)) * ROUND_UP
     if local < NEGLIGIBLE:
@@ -231,7 +251,7 @@ class Search:
         return max(choose_cut(ends, self._setting)[2] / self._setting.count, LEAST_GOAL)
 
     def _tolerance_at(self, epsilon: float) -> float:
-        """How much more boxes may say than the largest value found, relatively.
+        """Return how much more boxes may say than the largest value found, relatively.
 
         A normal curve's delta grows with its variance to the power (1 + z^2)/2 at z deviations, and
         falls with the same power of epsilon. Far out, where few ratios decide, it falls less.
@@ -298,7 +318,7 @@ class Search:
         return min((main.least for main in self._left), default=math.inf)
 
     def _chosen(self, *goals: float, flatter: float = 1.0) -> MainTerm | None:
-        """Constants for the first of these goals that has some."""
+        """Return constants for the first of these goals that has some."""
         # alpha is the root of this over the weights' spread: it becomes `flatter` times as large.
         second = self._ends.second * flatter * flatter
         for wanted in goals:
@@ -308,15 +328,19 @@ class Search:
         return None
 
     def _looked_at(self, main: MainTerm) -> float:
-        """The bound with these constants, or a number between `best` and that; lowers `best`."""
+        """Return the bound with these constants, or a number between `best` and that.
+
+        Lowers `best`.
+        """
         found, self._ends = guided_bound(main, self._tolerance, self.best)
+        # Round-off of the whole bound, at the end of section 12: 1e-8 + 1e-11 N.
         found *= 1.0 + (10.0 + 0.01 * self._setting.count) * ROUND_OFF
         self.best = min(self.best, found)
         return found
 
 
 def guided_bound(main: MainTerm, tolerance: float, useless: float = math.inf) -> tuple[float, Ends]:
-    """The bound with these constants of the swap, and the guides that led to it.
+    """Return the bound with these constants of the swap, and the guides that led to it.
 
     The worst others need not be on a line with client 1. Where they are not, K and the line are
     chosen for them, too: at once if that lowers what these others say. Where the guides alone reach
@@ -346,10 +370,9 @@ def guided_bound(main: MainTerm, tolerance: float, useless: float = math.inf) ->
 
 @dataclass(frozen=True)
 class Ends:
-    """The distributions of others on one line with client 1, two for each group: all free choices'
-    guide.
+    """The distributions of others on one line with client 1, two for each group.
 
-    Others that are not on the line may follow, as many for each group.
+    They guide all free choices. Others that are not on the line may follow, as many for each group.
     """
 
     grams: tuple[Gram, ...]
@@ -365,7 +388,7 @@ class Ends:
 
     @classmethod
     def of(cls, setting: RoundGeometry, a: float) -> Ends:
-        """At a = e^epsilon."""
+        """Return the ends at a = e^epsilon."""
         grams = tuple(area.corner(area.ends, a) for area in setting.covers)
         return cls._of(grams, max(float(np.max(second_moment(gram, a))) for gram in grams), a)
 
@@ -382,7 +405,7 @@ class Ends:
         return cls(grams, values, masses, second, grid.nodes, binned)
 
     def beside(self, more: Sequence[Gram], a: float) -> Ends:
-        """With one more of each group."""
+        """Return these ends with one more of each group."""
         grams = [
             (np.append(u, v), np.append(w, x), np.append(y, z))
             for (u, w, y), (v, x, z) in zip(self.grams, more, strict=True)
@@ -390,7 +413,7 @@ class Ends:
         return self._of(tuple(grams), self.second, a)
 
     def low_end(self, allowed: float) -> float:
-        """A node such that raising what lies below to it adds no more than this."""
+        """Return a node such that raising what lies below to it adds no more than this."""
         rise = np.cumsum(np.cumsum(self.binned[:, :-1], axis=1) * np.diff(self.wide), axis=1)
         return float(self.wide[int(np.searchsorted(rise.max(axis=0), allowed))])
 
@@ -402,9 +425,10 @@ def _padded(x: FloatArray, size: int) -> FloatArray:
 def choose_cut(
     ends: Ends, setting: RoundGeometry, swap: Swap | None = None
 ) -> tuple[float, float, float]:
-    """(K, theta, about E(sum)_+): the least normal estimate of E(sum min(L, K))_+ plus the cut.
+    """Return (K, theta, about E(sum)_+) with the least normal estimate.
 
-    With a swap, of phi(L) and beta. Decides free parameters, proves nothing.
+    The estimate is of E(sum min(L, K))_+ plus the cut or, with a swap, of phi(L) and beta. It
+    decides free parameters, and proves nothing.
     """
     n, p, t = setting.count, ends.binned, ends.wide
     x, slope, beta = t, 1.0, 0.0
@@ -428,6 +452,7 @@ def choose_cut(
     b0, b1, b2 = (each[:, :, small] / m0 for each in sums)
     v = n * np.maximum(b2 - b1 * b1 / b0, 1e-12)
     rate = rates[:, None]
+    # M^N E[e^(-theta S) 1{S > 0}]/theta for a tilted sum S that is normal with variance v.
     logs = n * np.log(m0) - np.log(2.0 * rate) + np.log(erfcx(rate * np.sqrt(0.5 * v)))
     shape = rates.size, places.size
     worst = setting.worst(logs.reshape(len(p), -1)).reshape(shape) + rate * beta
@@ -449,7 +474,7 @@ class MainTerm:
         swap: Swap,
         chosen: tuple[float, float] | None = None,
     ) -> None:
-        """`chosen`: K and theta, instead of the best ones."""
+        """Choose the best K and theta, or take those `chosen`."""
         self._setting, self._a, self.ends, self.swap = setting, a, ends, swap
         spread = math.sqrt(ends.second - (a - 1.0) ** 2)
         cut, theta, goal = choose_cut(ends, setting, swap)
@@ -470,7 +495,10 @@ class MainTerm:
         """The bound over the guides alone: not a bound, and about the least that one can be."""
 
     def _fitted_cells(self) -> CellEdges:
-        """Edges that fit f(L) = e^(theta phi(min(L, K))), the main term's; f'' is that below K."""
+        """Return edges that fit f(L) = e^(theta phi(min(L, K))), the main term's.
+
+        Below K, f'' is about f but for a factor; beyond, f does not grow.
+        """
         share = self._setting.wide
         if share == 0.0:
             return FINE
@@ -488,7 +516,7 @@ class MainTerm:
         return CellEdges.fitted((first, second), (u, w, x), self._a, growth, share)
 
     def beside(self, more: Sequence[Gram]) -> MainTerm:
-        """K and the line chosen again, with these guides as well."""
+        """Return K and the line chosen again, with these guides as well."""
         return MainTerm(self._setting, self._a, self.ends.beside(more, self._a), self.swap)
 
     @property
@@ -507,7 +535,7 @@ class MainTerm:
         return float(self._grid.nodes[-1])
 
     def _best_line(self, masses: FloatArray, thetas: FloatArray) -> LogModuli:
-        """The line on which the ends' sums are least."""
+        """Return the line on which the ends' sums are least."""
         swap, n = self.swap, self._setting.count
         phi = swap.lift(self._grid.nodes, LAMBDA)
         mean, second = masses @ phi, masses @ (phi * phi)
@@ -536,7 +564,10 @@ class MainTerm:
         return self._transform_on(*best[1:])
 
     def _transform_on(self, line: Frequencies, centre: float, radius: float) -> LogModuli:
-        """phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda."""
+        """Return a transform for all w.
+
+        phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda.
+        """
         t, swap = self._grid.nodes, self.swap
         negative, positive = t[: self._grid.below], t[self._grid.below :]
         first = [swap.lift(negative, w) for w in swap.nodes[1:].tolist()]
@@ -545,7 +576,7 @@ class MainTerm:
         return LogModuli(line, first, last, pairs, centre, radius)
 
     def bound(self, tolerance: float, most: float = math.inf, known: float = 0.0) -> Bound:
-        """The whole bound: the mean over the others of what the worst of their group adds.
+        """Return the whole bound: the mean over the others of what the worst of their group adds.
 
         prod_g D_g^(n_g/N) <= S sum_g (n_g/N) D_g/s_g (weighted means), so main and cut are one
         maximum. Any s_g > 0 are valid: first the largest D_g of the guides, then those of the boxes
@@ -606,7 +637,7 @@ class MainTerm:
         ]
 
     def _log_main(self, scales: FloatArray) -> float:
-        """log of e^(theta beta) prod_g s_g^(n_g/N)."""
+        """Return the log of e^(theta beta) prod_g s_g^(n_g/N)."""
         log_main = float(self._setting.shares @ scales)
         log_main += self.theta * self.swap.beta
         return log_main
@@ -619,6 +650,8 @@ class MainTerm:
         log_main, each, decisive = self._log_main(scales), [], []
         for (log, kappa), scale in zip([rows.T for rows in groups], scales.tolist(), strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
+                # S D_B/s_g + N kappa_B. The mean over the others of its maxima is sum_g n_g max_B
+                # [S D_B/(N s_g) + kappa_B].
                 v = np.exp(np.maximum(log_main + log - scale, -600.0)) + self._setting.count * kappa
             v = np.nan_to_num(v, nan=math.inf, posinf=math.inf)
             decisive.append(int(np.argmax(v)))
@@ -628,19 +661,23 @@ class MainTerm:
     def value(
         self, area: Cover, weights: FloatArray, boxes: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
+        """Return the log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
         parts = np.array_split(boxes, 1 + len(boxes) // CHUNK)
         found = [self._of_grams(area.corner(part, self._a), weights) for part in parts]
         logs, cuts = zip(*found, strict=True)
         return np.concatenate(logs), np.concatenate(cuts)
 
     def _of_grams(self, gram: Gram, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same of Gram matrices."""
+        """Return the same of Gram matrices."""
         laws = factors(gram, self._a, self._cells)
         masses, over = self._grid.spread_products(laws)
         log = self._transform.log_d(masses, self._prepared)
         with np.errstate(over="ignore"):
+            # Relative to D at lambda, so that nothing overflows; columns are the nodes 0, lambda,
+            # .., zeta.
             raised = nondecreasing(np.exp(log - log[:, 1:2]))
+        # kappa_B: the largest slope of phi_w times the mean of what the finite distribution leaves
+        # out.
         kappa = self.swap.slope * (over + laws.missing) * ROUND_UP
         return log[:, 1] + np.log(raised @ weights), kappa
 
@@ -667,7 +704,10 @@ class OffLine(Exception):
 
 
 def nondecreasing(d: FloatArray) -> FloatArray:
-    """D' of Theorem 2, step 4: at 0 at least that at lambda, from lambda on a running maximum."""
+    """Return D' of Theorem 2, step 4.
+
+    At 0 it is at least that at lambda; from lambda on it is a running maximum.
+    """
     result = np.maximum.accumulate(d, axis=1)
     result[:, 0] = np.maximum(d[:, 0], d[:, 1])
     result[:, 1:] = np.maximum.accumulate(d[:, 1:], axis=1)

@@ -70,21 +70,24 @@ class Swap:
         return 1.0 + self.zeta / self.m
 
     def lift(self, x: FloatArray, w: float) -> FloatArray:
-        """phi_w(x) of Theorem 2."""
+        """Return phi_w(x) of Theorem 2."""
         against = np.maximum((LAMBDA - w) * x, 0.0)
         result: FloatArray = x + (against + self.huber(x)) / self.m
         return result
 
     def huber(self, x: FloatArray) -> FloatArray:
-        """max over s in [-lambda, zeta - lambda] of s x - alpha s^2/2."""
+        """Return max over s in [-lambda, zeta - lambda] of s x - alpha s^2/2."""
+        # s x - alpha s^2/2 is concave in s with its top at x/alpha.
         s = np.clip(x / self.alpha, -LAMBDA, self.zeta - LAMBDA)
         result: FloatArray = s * x - 0.5 * self.alpha * s * s
         return result
 
 
 def excess(t: FloatArray, c: float) -> FloatArray:
-    """E(Z - t)_+ for t > 0, Z lognormal with mean one and parameter `c`; rounded up."""
+    """Return E(Z - t)_+ for t > 0, Z lognormal with mean one and parameter `c`; rounded up."""
     log = np.log(t) / c
+    # E(Z - t)_+ = Phi(c/2 - ln(t)/c) - t Phi(-c/2 - ln(t)/c). The difference may cancel: some units
+    # of its larger term are added.
     upper = ndtr(0.5 * c - log)
     result: FloatArray = np.maximum(upper - t * ndtr(-0.5 * c - log), 0.0) + 64.0 * UNIT * upper
     return result * ROUND_UP
@@ -92,46 +95,75 @@ def excess(t: FloatArray, c: float) -> FloatArray:
 
 @lru_cache(maxsize=1 << 10)
 def _weights_law(c: float) -> tuple[FloatArray, FloatArray]:
-    """Atoms and masses above min(Z, last atom) in the convex order."""
+    """Return atoms and masses above min(Z, last atom) in the convex order."""
     t, p = factor_law(np.array([c]), Y)
     return t[0], p[0]
 
 
 def capped_weights(groups: Groups, zeta: float) -> list[tuple[FloatArray, FloatArray, int]]:
-    """Above min(Z_g, zeta) in the convex order, and how many of them there are."""
+    """Return laws above min(Z_g, zeta) in the convex order, and how many of them there are."""
     laws = [(*_weights_law(c), n) for c, n in groups]
     return [(np.minimum(t, zeta), p, n) for t, p, n in laws]
 
 
 def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) -> Swap | None:
-    """Constants at which (A), (B), (C) cost about `goal` / 200 each; None if there are none.
+    """Return constants at which (A), (B), (C) cost about `COST_SHARE` of `goal` each, or None.
 
-    `second`: E L^2 of the worst others; it decides alpha, of which any value is valid.
+    Parameters
+    ----------
+    groups : sequence of (float, int)
+        (radius, number of others), radii in noise standard deviations.
+    H : float
+        H_a(P, Q), the local delta.
+    a : float
+        e^epsilon, at least 1.
+    second : float
+        E L^2 of the worst others; it decides alpha, of which any value is valid.
+    goal : float
+        The delta that is expected.
+
+    Returns
+    -------
+    Swap or None
+        The constants, and what they cost.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, Theorem 2. Every choice gives a bound: `cost` holds
+    what was chosen. Direction of error: costs and weights are raised by 1e-9 and more.
     """
     groups = [(max(c, LEAST_RADIUS), n) for c, n in groups]
     total = sum(n for _, n in groups)
     allowed = COST_SHARE * goal
+    # (B) times m at every cap zeta; it falls with zeta, so the first zeta that fits is the
+    # smallest.
     over = np.sum([n * excess(np.exp(LOG_CAPS), c) for c, n in groups], axis=0) * (H + a - 1.0)
     # 1/m is not known yet; m >= .77 N is likely, and the cost is told as it comes out.
     fits = np.flatnonzero(over * 1.3 <= allowed * total)
     if fits.size == 0:
         return None
     zeta = math.exp(float(LOG_CAPS[fits[0]]))
+    # (A): the largest m with H E(1 - S/m)_+ <= `allowed`.
     found = floor_of_sum(capped_weights(groups, zeta), math.log(min(allowed / H, 0.5)))
     if found is None:
         return None
     m, below = found
+    # Theorem 2 needs m >= zeta, or phi_w would not be nondecreasing.
     if not (m > LEAST_SHARE * total and zeta <= m):
         return None
+    # E(Z - lambda)^2 = e^(C^2) - 1 + (1 - lambda)^2. This alpha minimizes alpha E(Z - lambda)^2/2 +
+    # E L^2/(2 alpha), about what (C) and huber add for a client.
     spread = sum(n * (math.expm1(c * c) + (1.0 - LAMBDA) ** 2) for c, n in groups) / total
     alpha = math.sqrt(second / spread)
     beta, above = drift_of_weights(groups, zeta, alpha / (2.0 * m), math.log(allowed * m))
     if not math.isfinite(beta):
         return None
     nodes = [0.0, LAMBDA, zeta]
+    # A node in between follows D' more closely. Any nodes are valid.
     if zeta > 2.0 * LAMBDA:
         nodes.insert(2, math.sqrt(LAMBDA * zeta))
     x = np.array(nodes)
+    # (A), (B), and (C).
     cost = H * below + float(over[fits[0]]) / m + above / m
     weights = tuple(node_weights(x, c) for c, _ in groups)
     return Swap(zeta, m, alpha, beta, x, weights, cost * (1.0 + 10.0 * ROUND_OFF))
@@ -140,15 +172,36 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
 def drift_of_weights(
     groups: Groups, zeta: float, kappa: float, log_goal: float
 ) -> tuple[float, float]:
-    """(C): the least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`.
+    """Return beta and the bound on (C) that goes with it.
 
-    It is at most e^(-1 - tau beta)/tau prod_g (E hbar(Z_g))^(n_g), hbar(z) = e^(tau kappa (z -
-    lambda)^2) up to zeta and its tangent beyond.
+    Parameters
+    ----------
+    groups : sequence of (float, int)
+        (radius, number of others).
+    zeta : float
+        Cap of the weights.
+    kappa : float
+        alpha/(2 m).
+    log_goal : float
+        Logarithm of what (C) times m may be.
+
+    Returns
+    -------
+    tuple of float
+        The least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`, and that
+        number; beta is infinite where no rate serves.
+
+    Notes
+    -----
+    The expectation is at most e^(-1 - tau beta)/tau prod_g (E hbar(Z_g))^(n_g), hbar(z) =
+    e^(tau kappa (z - lambda)^2) up to zeta and its tangent beyond (docs/research/proofs, section
+    12, Theorem 2, step 5).
     """
     reach = zeta - LAMBDA
     tau = TAUS_ABOVE / (kappa * reach * reach)
     tau = tau[tau * kappa * reach * reach <= 300.0]
     rate = tau[:, None] * kappa
+    # e^(tau kappa (z - lambda)^2) and its slope at zeta: hbar continues with that tangent.
     top = np.exp(rate * reach * reach)
     steep = top * 2.0 * rate * reach
     log_moment = np.zeros_like(tau)
@@ -157,21 +210,43 @@ def drift_of_weights(
         with np.errstate(over="ignore"):
             near = np.exp(rate * (np.minimum(t, zeta) - LAMBDA) ** 2)
         hbar = near + steep * np.maximum(t - zeta, 0.0)
+        # hbar is convex, so atoms above Z in the convex order bound its mean. Beyond the last atom
+        # it rises with slope `steep`, and E(Z - last)_+ <= Phi(c - Y_last).
         log_moment += n * np.log(hbar @ p + steep[:, 0] * float(ndtr(c - Y[-1])))
+    # x_+ <= e^(tau x - 1)/tau, and e^(log_moment - 1 - tau beta)/tau = e^log_goal gives beta.
     beta = np.maximum((log_moment - 1.0 - np.log(tau) - log_goal) / tau, 0.0)
     return float(np.min(beta, initial=math.inf)) * ROUND_UP + MANY * UNIT, math.exp(log_goal)
 
 
 def node_weights(x: FloatArray, c: float) -> FloatArray:
-    """p_i of Theorem 2, step 4: weights of D' at the nodes 0, lambda, .., zeta for radius `c`.
+    """Return p_i of Theorem 2, step 4: weights of D' at the nodes.
 
+    Parameters
+    ----------
+    x : ndarray, shape (nodes,)
+        0, lambda, .., zeta.
+    c : float
+        Radius of the group, in noise standard deviations.
+
+    Returns
+    -------
+    ndarray, shape (nodes,)
+        Rounded up.
+
+    Notes
+    -----
     Under omega Z = e^(c^2) Z', Z' of mean one. Below lambda E_omega(lambda - Z)_+ is at most the
-    same of Z'; above, E_i = E_omega(Z - x_i)_+ has the slopes of the nodes.
+    same of Z'; above, E_i = E_omega(Z - x_i)_+ has the slopes of the nodes (docs/research/proofs,
+    section 12).
     """
+    # p(0) = E(lambda - Z')_+/lambda, and E(lambda - Z')_+ = E(Z' - lambda)_+ + lambda - 1.
     low = (float(excess(np.array(x[1]), c)) + x[1] - 1.0) / x[1]
     growth = math.exp(c * c)
+    # E_i = e^(C^2) E(Z' - x_i e^(-C^2))_+ for x_i = lambda, .., zeta; sigma_i is minus its slope.
     above = growth * excess(x[1:] / growth, c)
     slope = np.append(-np.diff(above) / np.diff(x[1:]), 0.0)
+    # p(lambda) = 1 - sigma_1 - p(0), p(x_(i+1)) = sigma_i - sigma_(i+1). Raising any of them is
+    # safe: D' is positive.
     p = np.concatenate([[low, 1.0 - slope[0] - low], slope[:-1] - slope[1:]])
     result: FloatArray = np.maximum(p, 0.0) * ROUND_UP + 16.0 * UNIT
     return result

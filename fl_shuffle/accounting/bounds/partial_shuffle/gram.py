@@ -35,45 +35,91 @@ LEAST_RATIO = 1e-6
 
 
 def frontier(own: float, other: float, g1: FloatArray, g2: FloatArray) -> Gram:
-    """Lemma 2: r at the distance C_2 = `other`, p and q on the circle of radius C_1 = `own`.
+    """Return the Gram matrices of Lemma 2's configurations.
 
-    At the angles g_1, g_2 >= 0, g_1 + g_2 <= pi, from the point opposite to r, on its two sides.
+    Parameters
+    ----------
+    own, other : float
+        C_1 and C_2: p and q lie on the circle of radius C_1, r at the distance C_2.
+    g1, g2 : ndarray, shape (configurations,)
+        Angles of p and q, at least 0, from the point opposite to r, on its two sides; g_1 + g_2 <=
+        pi.
+
+    Returns
+    -------
+    Gram
+        U, W, X, each shape (configurations,).
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, Lemma 2: in the client unit, every L_G is below one of
+    these in the convex order.
     """
+    # A = C_1^2 + C_2^2 and B = 2 C_1 C_2 of Lemma 2: U = A + B cos g_1, W = A + B cos g_2.
     both, twice = own * own + other * other, 2.0 * own * other
     across = other * other + own * other * (np.cos(g1) + np.cos(g2))
+    # Ends of boxes may lie beyond g_1 + g_2 = pi, where the last cosine is held at its least value.
     across = across + own * own * np.cos(np.minimum(g1 + g2, math.pi))
     return both + twice * np.cos(g1), both + twice * np.cos(g2), across
 
 
 def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray, a: float) -> Gram:
-    """Lemma 3: a Gram matrix above all G with U <= u2, W <= w2, |p - q|^2 <= `chord` and
-    |(u2 - U) - (w2 - W)| <= `spread`.
+    """Return one Gram matrix above a whole set of them (Lemma 3), for each of many sets.
 
-    U' = u2 + e, W' = w2 + e, X' = max((U' + W' - chord - s^2)/2, -sqrt(U'W')), s = sqrt(e + spread)
-    - sqrt(e). Every e >= 0 is valid; of those tried the one of the least E L^2 is
-    taken.
+    Parameters
+    ----------
+    u2, w2 : ndarray, shape (boxes,)
+        Upper ends of U and W.
+    spread : ndarray, shape (boxes,)
+        Upper bound on |(u2 - U) - (w2 - W)|.
+    chord : ndarray, shape (boxes,)
+        Upper bound on |p - q|^2.
+    a : float
+        e^epsilon, at least 1.
+
+    Returns
+    -------
+    Gram
+        U', W', X', each shape (boxes,).
+
+    Notes
+    -----
+    Statement: U' = u2 + e, W' = w2 + e, X' = max((U' + W' - chord - s^2)/2, -sqrt(U'W')),
+    s = sqrt(e + spread) - sqrt(e). Every e >= 0 is valid; of those tried, the one of the least E
+    L^2 is taken. Source: docs/research/proofs, section 12, Lemmas 1 and 3. Direction of error:
+    upwards in the convex order.
     """
+    # Both ends move up by e, so dU = U' - U and dW = W' - W are at least e for every matrix of the
+    # set. U and W are sums of a few squares: `slack` covers their round-off.
     e = ADDED * spread
     slack = FEW_SQUARES * (u2 + w2 + chord)
     u, w = u2 + e + slack, w2 + e + slack
+    # dU and dW differ by at most `spread`, so |sqrt(dU) - sqrt(dW)| is largest if the smaller one
+    # is e. Since 2X = U + W - |p - q|^2, X + sqrt(dU dW) = (U' + W' - |p - q|^2 - (sqrt(dU) -
+    # sqrt(dW))^2)/2 >= (U' + W' - chord - s^2)/2: Lemma 1 asks that X' is no larger.
     s = np.sqrt(e + spread) - np.sqrt(e)
     root = np.sqrt(u * w)
+    # A smaller X is above (Lemma 1), so round-off lowers it. X' never needs to be below
+    # -sqrt(U'W'), and X' <= sqrt(U'W') holds but for round-off.
     x = np.clip(0.5 * (u + w - chord - s * s) - 3.0 * slack, -root, root)
     best = np.argmin(second_moment((u, w, x), a), axis=0), np.arange(u.shape[1])
     return u[best], w[best], x[best]
 
 
 def second_moment(gram: Gram, a: float) -> FloatArray:
-    """E L^2."""
+    """Return E L^2."""
+    # x and y are lognormal: E x^2 = e^U, E y^2 = e^W, E xy = e^X. The cut at 300 avoids overflow;
+    # the number chooses and scales, and bounds nothing.
     u, w, x = (np.exp(np.minimum(each, 300.0)) for each in gram)
     result: FloatArray = u - 2.0 * a * x + a * a * w
     return result
 
 
 def worst_variance(own: float, other: float, move: float, a: float) -> float:
-    """Var L of others on one line with client 1, at the worse end: a scale, not a bound."""
+    """Return Var L of others on one line with client 1, at the worse end: a scale, not a bound."""
     far, near = own + other, own + other - move
     across = far * near
+    # On a line X = |u| |v|; the mean, E L = 1 - a, is taken off below.
     ends = (far * far, near * near, across), (near * near, far * far, across)
     moments = [second_moment((np.array(u), np.array(w), np.array(x)), a) for u, w, x in ends]
     return float(max(moments)) - (a - 1.0) ** 2
@@ -105,19 +151,23 @@ class Cover:
         return np.array([[far, far, far - near, far - near], [near, near, near - far, near - far]])
 
     def start(self, cells: int) -> FloatArray:
-        """Boxes that cover everything: `cells` to a side, in the record unit fewer, longer ones."""
+        """Return boxes that cover everything: `cells` to a side.
+
+        In the record unit there are fewer, longer ones.
+        """
         if self.client_unit:
             first = second = np.linspace(0.0, math.pi, cells + 1)
         else:
             reach = (self.own + self.other) * (1.0 + FEW_SQUARES)
             first = np.linspace(0.0, reach * reach, cells // 2 + 1)
+            # U - W = <p - q, u + v>, so |U - W| <= |p - q| (|u| + |v|) <= 2 D (C_1 + C_2).
             second = 2.0 * reach * self.move * np.linspace(-1.0, 1.0, 2 * cells + 1)
         sides = first[:-1, None], first[1:, None], second[:-1], second[1:]
         boxes = np.stack(np.broadcast_arrays(*sides), axis=-1)
         return self.kept(boxes.reshape(-1, 4))
 
     def halves(self, boxes: FloatArray) -> FloatArray:
-        """Every box halved both ways; further columns are handed on."""
+        """Return every box halved both ways; further columns are handed on."""
         low1, high1, low2, high2 = boxes.T[:4]
         mid1, mid2 = 0.5 * (low1 + high1), 0.5 * (low2 + high2)
         parts = [
@@ -130,7 +180,10 @@ class Cover:
         return self.kept(np.concatenate(quarters))
 
     def middles(self, boxes: FloatArray) -> FloatArray:
-        """A box of no width in each, where most likely a configuration lies: a guide, no more."""
+        """Return a box of no width in each, where most likely a configuration lies.
+
+        It is a guide, no more.
+        """
         low1, high1, low2, high2 = boxes.T
         mid1, mid2 = 0.5 * (low1 + high1), 0.5 * (low2 + high2)
         if self.client_unit:
@@ -144,7 +197,7 @@ class Cover:
         return np.column_stack([mid1, mid1, mid2, mid2])
 
     def kept(self, boxes: FloatArray) -> FloatArray:
-        """Without the boxes that hold no configuration at all.
+        """Return the boxes without those that hold no configuration at all.
 
         Record unit: |U - W| <= |p - q| (sqrt(U) + sqrt(W)), W >= 0, and `chord` is not negative.
         """
@@ -152,6 +205,8 @@ class Cover:
         if self.client_unit:
             holds = low1 + low2 <= math.pi + ROUND_OFF
         else:
+            # W = U - (U - W) is at most this, and at least low1 - high2. |U - W| <= D (sqrt(U) +
+            # sqrt(W)), because U - W = <p - q, u + v>.
             most = high1 - low2
             reach = self.move * (np.sqrt(high1) + np.sqrt(np.maximum(most, 0.0))) + ROUND_OFF
             holds = (most >= 0.0) & (low2 <= reach) & (-high2 <= reach)
@@ -178,13 +233,17 @@ class Cover:
         return np.minimum(result, self.move**2)
 
     def corner(self, boxes: FloatArray, a: float) -> Gram:
-        """Lemma 3 for every box."""
+        """Return the corner of Lemma 3 for every box."""
         low1, high1, low2, high2 = boxes.T
         if not self.client_unit:
             chord = np.maximum(self.chord(low1, high2), 0.0)
             w2 = np.clip(high1 - low2, 0.0, self.most)
+            # (U_2 - U) - (W_2 - W) = (U_2 - W_2) - (U - W), and U - W lies in [low2, high2].
             spread = np.maximum(high2 - (high1 - w2), (high1 - w2) - low2)
             return corner(high1, w2, np.maximum(spread, high2 - low2), chord, a)
+        # U and W fall with their angles: they are largest at the lower ends, and least at the upper
+        # ends, cut where g_1 + g_2 = pi. |p - q|^2 = 2 C_1^2 (1 - cos(g_1 + g_2)) grows with the
+        # angles.
         last1 = np.maximum(np.minimum(high1, math.pi - low2), low1)
         last2 = np.maximum(np.minimum(high2, math.pi - low1), low2)
         u2, w2, _ = frontier(self.own, self.other, low1, low2)
@@ -195,6 +254,10 @@ class Cover:
 
 
 def cover(own: float, other: float, move: float) -> Cover:
-    """The cover for a client of radius `own` among others of radius `other`; larger is safe."""
+    """Return the cover for a client of radius `own` among others of radius `other`.
+
+    Larger radii are safe.
+    """
+    # Means that lie `move` apart need a ball of at least half that radius.
     own = max(own, 0.5 * move)
     return Cover(own, max(other, LEAST_RATIO * own), move)

@@ -47,7 +47,7 @@ class LocalProfile:
     kinks: FloatArray | None = None
 
     def __call__(self, s: FloatArray) -> FloatArray:
-        """h(s), elementwise."""
+        """Return h(s), elementwise."""
         return self.value(np.asarray(s, dtype=np.float64))
 
     @property
@@ -56,12 +56,15 @@ class LocalProfile:
         return float(self.value(np.array([self.top]))[0])
 
     def local_delta(self, epsilon: float) -> float:
-        """The divergence of one report at `epsilon`, the shuffler ignored."""
+        """Return the divergence of one report at `epsilon`, the shuffler ignored."""
         largest = PARTIAL_SHUFFLE_MAX_EXPONENT
         return min(1.0, float(self.value(np.array([math.exp(min(epsilon, largest))]))[0]))
 
     def local_epsilon(self, delta: float) -> float:
-        """The smallest epsilon >= 0 with local_delta(epsilon) <= `delta`; may be infinite."""
+        """Return the smallest epsilon >= 0 with local_delta(epsilon) <= `delta`.
+
+        It may be infinite.
+        """
         if self.local_delta(0.0) <= delta:
             return 0.0
         high = math.log(self.top)
@@ -73,14 +76,34 @@ class LocalProfile:
 
 
 def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
-    """Any (epsilon0, delta0)-DP randomizer: delta0 + (1-delta0)(e^eps0 - s)_+/(1 + e^eps0)."""
+    """Return the profile of any (epsilon0, delta0)-DP randomizer.
+
+    It is delta0 + (1 - delta0)(e^eps0 - s)_+/(1 + e^eps0).
+    """
     return points([(epsilon0, delta0)])
 
 
 def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
-    """A randomizer that is (eps, delta)-DP for every listed pair, an epsilon near 0 rounded up.
+    """Return the profile of a randomizer that is (eps, delta)-DP for every listed pair.
 
-    Raises `InvalidValueError` for an empty list, or a pair out of range.
+    Parameters
+    ----------
+    pairs : sequence of (float, float)
+        Epsilons in nats, 0 to 60, and deltas in [0, 1]. An epsilon near 0 is rounded up.
+
+    Returns
+    -------
+    LocalProfile
+        Piecewise linear, above every such randomizer's.
+
+    Raises
+    ------
+    InvalidValueError
+        For an empty list, or a pair out of range.
+
+    Notes
+    -----
+    Source: docs/research/proofs, section 12, "Which profiles". Direction of error: rounded up.
     """
     if len(pairs) == 0:
         raise InvalidValueError("profile", pairs, "needs at least one (epsilon, delta) pair")
@@ -92,12 +115,15 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
         best[e] = min(d, best.get(e, 1.0))
     best.setdefault(0.0, 1.0)
     at = sorted(best)
+    # h(s) = 1 - s + s h(1/s) extends the points below one; the pair's curve is the lower convex
+    # envelope of both halves, which every convex profile below the points stays under.
     pair = DominatingPair.from_curve(at, [best[e] for e in at])
     ratios = np.exp(pair.losses)
     masses = pair.masses / ratios  # of the other distribution
     name = ", ".join(f"({e:g}, {d:g})" for e, d in sorted(pairs)[:3])
 
     def value(s: FloatArray) -> FloatArray:
+        # H_s = sum of (ratio - s)_+ times Q's mass, plus P's mass where Q has none.
         gains = np.maximum(ratios - s[..., None], 0.0) @ masses + pair.infinite
         result: FloatArray = np.minimum(gains * ROUND_UP, 1.0)
         return result
@@ -106,7 +132,10 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
 
 
 def laplace(ratio: float) -> LocalProfile:
-    """Laplace noise on a vector that moves by at most `ratio` noise scales in l1."""
+    """Return the profile of Laplace noise on a vector.
+
+    The vector moves by at most `ratio` noise scales in l1. Rounded up.
+    """
     require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=PROFILE_MAX_EPSILON)
 
     def value(s: FloatArray) -> FloatArray:
@@ -117,6 +146,6 @@ def laplace(ratio: float) -> LocalProfile:
 
 
 def _log(s: FloatArray) -> FloatArray:
-    """Of s >= 0, finite."""
+    """Return ln s for s >= 0, finite."""
     result: FloatArray = np.log(np.maximum(s, TINY))
     return result

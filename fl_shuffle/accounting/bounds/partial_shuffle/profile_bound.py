@@ -56,7 +56,27 @@ PROFILE_PREDICTED_DELTAS = 1e-12, 0.99
 
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
-    """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
+    """Return an upper bound on delta(epsilon) of a shuffle, from a local profile alone.
+
+    Parameters
+    ----------
+    profile : LocalProfile
+        Holds for any two reports, both orders.
+    count : int
+        Number of other reports.
+    epsilon : float
+        In nats, at least 0.
+
+    Returns
+    -------
+    float
+        Infinite where no bound is found.
+
+    Notes
+    -----
+    Statement: see the module. Source: docs/research/proofs, sections 11 and 13. Neighbors:
+    replace-one. Direction of error: all errors are added.
+    """
     # The curve does not rise, and where the profile ends it has fallen as far as it will: beyond,
     # values of L would only overflow.
     epsilon = min(epsilon, math.log(profile.top))
@@ -72,19 +92,40 @@ def convex_order_delta(
     hiding: LocalProfile,
     count: int,
 ) -> float:
-    """The bound for a distribution L* that dominates every L_k in convex order; infinite if none is
-    found.
+    """Return the bound for a distribution L* that dominates every L_k in convex order.
 
-    `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
-    the ratios at which the profile behind `law` bends, if it is piecewise linear.
+    Parameters
+    ----------
+    law : AmplificationDistribution
+        L*.
+    `kinks` : ndarray or None
+        The ratios at which the profile behind `law` bends, if it is piecewise linear.
+    local : float
+        H_a(P, Q), the local delta.
+    hiding : LocalProfile
+        A profile of omega against any other client's report.
+    count : int
+        Number of other reports.
+
+    Returns
+    -------
+    float
+        Infinite where no bound is found.
+
+    Notes
+    -----
+    Statement, source, neighbors, and direction of error: as for `profile_delta`.
     """
     if count < CONVEX_ORDER_MIN_OTHERS or not local > 0.0:
         return math.inf
+    # E L^- = H + a - 1, and a - 1 = -E L.
     drift = -law.mean
     atoms, tail = _atoms(law, kinks, count)
     goal = CONVEX_ORDER_COST_SHARE * _predicted(atoms, count)
+    # (B) = (N/m) (H + a - 1) h(zeta).
     zeta, over = _cap(hiding, goal / (local + drift))
     steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
+    # E(t - Z)_+ = int (t R - omega)_+ <= t h(1/t).
     transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
     weights = (*spread_atoms(steps, transform), count)
     found = floor_of_sum([weights], math.log(goal / local))
@@ -92,10 +133,13 @@ def convex_order_delta(
         return math.inf
     m, below = found
     eta = zeta / m
+    # phi(l) = l + eta |l| increases in l for eta <= 1 (section 11). Larger shares are not tried.
     if eta >= 0.5:
         return math.inf
     law = lifted(atoms, eta, eta)
     main = amplified_delta(law, [(1.0, count - 1)], relative_error=CONVEX_ORDER_ERROR).delta
+    # E(sum of phi(L*))_+ = N E[X_1 1{sum > 0}] by symmetry: `main` is that expectation. Then the
+    # cut (N/m)(1 + eta) S(K), (B), and (A).
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
     return total * ROUND_UP
 
@@ -103,7 +147,7 @@ def convex_order_delta(
 def _atoms(
     law: AmplificationDistribution, kinks: FloatArray | None, count: int
 ) -> tuple[AtomicDistribution, float]:
-    """Atoms that dominate min(L*, K), and E(L* - K)_+."""
+    """Return atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
         atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], CONVEX_ORDER_ROUNDING)
         return atoms, extra
@@ -116,7 +160,7 @@ def _atoms(
 
 
 def _predicted(atoms: AtomicDistribution, count: int) -> float:
-    """A saddle-point estimate of the main term, to share out the costs."""
+    """Return a saddle-point estimate of the main term, to share out the costs."""
     theta = tilt_at_saddle_point(atoms, [(1.0, count - 1)])
     moment = TiltedMoments.of(atoms, theta)
     tilted = atoms.probabilities * np.exp(theta * atoms.values) / moment.value
@@ -128,7 +172,7 @@ def _predicted(atoms: AtomicDistribution, count: int) -> float:
 
 
 def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
-    """zeta and h(zeta), at most `allowed` above what no zeta takes away."""
+    """Return zeta and h(zeta), at most `allowed` above what no zeta takes away."""
     caps = np.geomspace(1.0, hiding.top, CONVEX_ORDER_CAPS)[1:]
     over = hiding(caps)
     first = int(np.argmax(over - hiding.beyond <= allowed))
@@ -136,7 +180,7 @@ def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
 
 
 def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
-    """Where to bend the distribution of w between 0 and zeta."""
+    """Return where to bend the distribution of w between 0 and zeta."""
     most = CONVEX_ORDER_BENDS
     if hiding.kinks is not None and hiding.kinks.size < most:
         return hiding.kinks[hiding.kinks < zeta * ROUND_DOWN]
@@ -144,7 +188,10 @@ def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
 
 
 def lifted(atoms: AtomicDistribution, gain: float, loss: float) -> AtomicDistribution:
-    """The distribution of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+    """Return the distribution of L + gain L^+ + loss L^-, rounded up.
+
+    The function is convex and increasing in L.
+    """
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
     return AtomicDistribution(values + 16.0 * UNIT * np.abs(values), atoms.probabilities)
 
@@ -162,9 +209,11 @@ class ProfileCurve(OneRoundCurve):
         self._others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
 
     def local_delta(self, epsilon: float) -> float:
+        """Return the profile at `epsilon`."""
         return self.profile.local_delta(epsilon)
 
     def local_epsilon(self, delta: float) -> float:
+        """Return the profile's epsilon at `delta`."""
         return self.profile.local_epsilon(delta)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
@@ -172,10 +221,12 @@ class ProfileCurve(OneRoundCurve):
 
     @property
     def improves(self) -> bool:
+        """Whether there are enough others to look for a bound."""
         return self._others >= CONVEX_ORDER_MIN_OTHERS
 
     @property
     def credit(self) -> bool:
+        """Whether the shuffler contributes: delta(0) is clearly below the local one."""
         return self.improves and self.certified(0.0) < PARTIAL_SHUFFLE_MAX_SHARE * self.local_delta(
             0.0
         )

@@ -2,7 +2,8 @@
 
 docs/research/proofs, section 11, (A): w = min(Z, zeta) in the distribution whose E(t - w)_+ is
 known from the profile, and the largest m that a sum of N weights falls below with little
-expectation. Small weights decide, and sums of positive terms keep their relative accuracy."""
+expectation. Small weights decide, and sums of positive terms keep their relative accuracy.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +30,29 @@ FACTORS = np.geomspace(0.15, 4.0, 30)
 
 
 def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """min(Z, last value), spread to `values` (from 0 up), for E(t - Z)_+ <= `below` there.
+    """Return a distribution of the weight w = min(Z, last value) on given values.
 
-    `below` may be off by a billionth, or have underflown. E(t - w)_+ of the result is the chords of
-    larger numbers, all sums of positive terms: nowhere smaller than that of min(Z, last value).
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+        From 0 up.
+    below : ndarray, shape (n,)
+        Upper bounds on E(t - Z)_+ at these. They may be off by a billionth, or have underflown.
+
+    Returns
+    -------
+    tuple of ndarray
+        Values and probabilities.
+
+    Notes
+    -----
+    E(t - w)_+ of the result is the chords of larger numbers, all sums of positive terms: nowhere
+    smaller than that of min(Z, last value). Source: docs/research/proofs, section 11, (A).
     """
     below = below * ROUND_UP
     below[1:] = np.maximum(below[1:], TINY)
+    # E(t - Z)_+ has the slope P(Z < t): the slopes of its chords are the distribution function of
+    # the atoms. It must not fall, and slopes raised to a running maximum only raise the transform.
     chances = np.diff(below) / np.diff(values)
     chances = np.clip(np.maximum.accumulate(chances), 0.0, 1.0)
     return values, np.append(chances, 1.0) - np.append(0.0, chances)
@@ -44,10 +61,25 @@ def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, Flo
 def floor_of_sum(
     groups: Sequence[tuple[FloatArray, FloatArray, int]], log_goal: float
 ) -> tuple[float, float] | None:
-    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`; None where no rate keeps the goal.
+    """Return m, and a bound on E(1 - S/m)_+ near e^`log_goal`; None where no rate keeps the goal.
 
-    S is the sum of independent weights: groups of (values, probabilities, number). With x = tau m
-    it is at most e^(x - 1)/x prod (E e^(-tau w))^n: the largest m = x/tau that keeps the goal.
+    Parameters
+    ----------
+    groups : sequence of (ndarray, ndarray, int)
+        Values, probabilities, and number of independent weights, whose sum is S.
+    log_goal : float
+        Logarithm of what the expectation may be.
+
+    Returns
+    -------
+    tuple of float or None
+        The largest m found, and the bound.
+
+    Notes
+    -----
+    Statement: with x = tau m the expectation is at most e^(x - 1)/x prod (E e^(-tau w))^n, so the
+    largest m = x/tau that keeps the goal serves. Source: docs/research/proofs, section 11, (A).
+    Direction of error: the bound is raised, m is lowered.
     """
     variance = sum(n * float(p @ (v - p @ v) ** 2) for v, p, n in groups)
     if not variance > 0.0:
@@ -69,6 +101,7 @@ def floor_of_sum(
         return None
     rates, log_moments, level = rates[good], log_moments[good], level[good]
     x = level
+    # e^(x - 1)/x prod (E e^(-tau w))^n = e^log_goal is x - log x = level, with x = tau m.
     for _ in range(SWAP_FIXED_POINT_STEPS):
         x = level + np.log(x)
     best = int(np.argmax(x / rates))

@@ -13,10 +13,24 @@ AssumedHonest = int | float | None
 
 
 def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
-    """How many of the reports that arrived are assumed to be honest, at least one: one's own.
+    """Return how many of the reports that arrived are assumed to be honest: at least one's own.
 
-    None: all; a whole number: that number; a share in (0, 1): that share, rounded down. Raises
-    `InvalidValueError` for anything else.
+    Parameters
+    ----------
+    assumed : int, float, or None
+        None: all; a whole number: that number; a share in (0, 1): that share, rounded down.
+    arrived : int
+        Number of reports that arrived.
+
+    Returns
+    -------
+    int
+        At least one, at most `arrived`.
+
+    Raises
+    ------
+    InvalidValueError
+        For anything else.
     """
     if assumed is None:
         return arrived

@@ -34,10 +34,29 @@ def laplace_sum_mu(
     dimension: int,
     honest: int | None = None,
 ) -> Vector:
-    """The Gaussian parameter of one sum, per class [classes], but for probability `SUM_RARE`.
+    """Return the Gaussian parameter of one sum of Laplace reports, per class of clients.
 
-    As `sum_mu`, for Laplace scales and l1 shifts of vectors of `dimension` coordinates. Infinite
-    where the client's own guarantee is all that counts.
+    Parameters
+    ----------
+    scale : ndarray, shape (classes,)
+        Laplace scale b of a report in the sum, weights included.
+    shift : ndarray, shape (classes,)
+        How far replacing one unit moves a report's mean (l1).
+    grid, present, honest
+        As for `sum_mu`.
+    dimension : int
+        Number of coordinates.
+
+    Returns
+    -------
+    ndarray, shape (classes,)
+        mu, but for probability `SUM_RARE`; infinite where the client's own guarantee is all that
+        counts.
+
+    Notes
+    -----
+    Statement: mu = (shift + m g)/sqrt(w). Source: docs/research/proofs, section 15. Neighbors:
+    replace-one. Direction of error: rounded up.
     """
     arrived = int(present.sum())
     honest = arrived if honest is None else min(honest, arrived)
@@ -51,6 +70,8 @@ def laplace_sum_mu(
             )
             if variance > 0.0:
                 small = float(_small(scale[members], float(coarsest)).max())
+                # In a bad coordinate the own noise is revealed, and the rounded report moves by one
+                # more step.
                 far = _bad_coordinates(small, dimension) * float(own)
                 found = (shift[members] + far) / math.sqrt(variance) * ROUND_UP
                 mu[members] = np.minimum(mu[members], found)
@@ -59,7 +80,8 @@ def laplace_sum_mu(
 
 
 def _small(scale: Vector, coarsest: float) -> Vector:
-    """How likely it is that the noise of one coordinate does not bridge the grid."""
+    """Return how likely it is that the noise of one coordinate does not bridge the grid."""
+    # p = P(2 b^2 E < q) = 1 - e^(-q/(2 b^2)) with q = 4 c^2 G^2.
     result: Vector = -np.expm1(-2.0 * (GRID_SMOOTHING * coarsest / scale) ** 2)
     return result
 
@@ -73,23 +95,28 @@ def _sure_variance(
     dimension: int,
     honest: int,
 ) -> float:
-    """Variance that every coordinate has, counting grids up to `coarsest`; 0 if none is sure.
+    """Return the variance that every coordinate has, counting grids up to `coarsest`.
 
-    For a client on the grid `own`: it also needs one honest report on a grid no coarser than its
-    own that bridges the coarsest, in every coordinate.
+    0 if none is sure. For a client on the grid `own`: it also needs one honest report on a grid no
+    coarser than its own that bridges the coarsest, in every coordinate.
     """
     rare = math.log(0.25 * SUM_RARE / dimension)
     fine = (grid <= own) & (present > 0)
+    # The first condition of section 15, d prod_F p_j <= rho/4, with as few honest reports in F as
+    # can be, each with the largest p.
     fine_honest = max(1, honest - int(present[~fine].sum()))
     least = float(np.log(_small(scale[fine], coarsest).max()))
     if fine_honest * least > rare:
         return 0.0
     counted = (grid <= coarsest) & (present > 0)
+    # The second condition: as few honest reports in C as can be, of the smallest scales.
     number = max(1, honest - int(present[(~counted)].sum()))
     order = np.argsort(scale[counted], kind="stable")
     values = 2.0 * scale[counted][order] ** 2
     upto = np.cumsum(present[counted][order])
     counts = np.diff(np.minimum(upto, number), prepend=0).astype(np.float64)
+    # w + |C| q = (ln(rho/4d) + sum over C of ln(1 + 2 b^2 theta))/theta: Chernoff's bound, the
+    # largest over a ladder of theta. `paid` is |C| q.
     paid = 4.0 * (GRID_SMOOTHING * coarsest) ** 2 * number
     best = 0.0
     for rate in np.geomspace(0.1, 1e6, 61) / float(values @ counts):
@@ -98,11 +125,15 @@ def _sure_variance(
 
 
 def _bad_coordinates(small: float, dimension: int) -> int:
-    """No more coordinates than this have a small own E, but for a quarter of `SUM_RARE`."""
+    """Return a number that coordinates with a small own E do not exceed.
+
+    They do with a quarter of `SUM_RARE` at most.
+    """
     rare, mean = math.log(0.25 * SUM_RARE), small * dimension
     if mean > 5.0:
         # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.
         return min(dimension, math.ceil(max(math.exp(2.0) * mean, -rare)))
+    # The third condition: (d p)^(m + 1)/(m + 1)! <= rho/4.
     bad = 0
     while (bad + 1) * math.log(mean) - math.lgamma(bad + 2) > rare:
         bad += 1

@@ -33,24 +33,26 @@ class SumCurve:
     rounds: int = 0
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon (nats) at `delta`, rounded up."""
+        """Return the smallest epsilon (nats) at `delta`, rounded up."""
         if math.isfinite(self.mu) and delta > self.rare:
             return sum_epsilon(delta - self.rare, self.mu)
         return laplace_epsilon(delta, self.pure, self.rounds) if self.rounds else math.inf
 
     def profile(self, epsilons: ArrayLike) -> Vector:
-        """Upper bounds on delta at each epsilon >= 0."""
+        """Return upper bounds on delta at each epsilon >= 0."""
         grid = np.asarray(epsilons, dtype=np.float64)
         if math.isfinite(self.mu):
             return np.minimum(1.0, sum_profile(grid, self.mu) + self.rare)
         return laplace_delta(grid, self.pure, self.rounds)
 
     def trade_off(self, type_one: ArrayLike) -> Vector:
-        """A lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
+        """Return a lower bound on an attacker's type II error at each type I error (f-DP)."""
         if not math.isfinite(self.mu):
             return trade_off(type_one, self.profile, self.epsilon(1e-9), 60)
         errors = np.asarray(type_one, dtype=np.float64)
         if not np.all((errors >= 0.0) & (errors <= 1.0)):
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+        # f(a) = Phi(Phi^-1(1 - a) - mu); the rare event may lower both errors of a test by its
+        # probability.
         shifted = ndtr(-ndtri(np.minimum(1.0, errors + self.rare)) - self.mu) - self.rare
         return np.asarray(np.maximum(0.0, shifted), dtype=np.float64)
