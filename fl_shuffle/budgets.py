@@ -216,6 +216,12 @@ def _require_kind(section: BudgetsSection, budgets: Budgets) -> None:
             "plans totals of the run, and budgets are of one report here",
             "leave it out, or set budgets.of = 'run'",
         )  # fmt: skip
+    if section.against != "release" and budgets.of == "report":
+        raise InvalidValueError(
+            "budgets.against", section.against,
+            "says whom totals of the run hold against, and budgets are of one report here",
+            "leave it out, or set budgets.of = 'run'",
+        )  # fmt: skip
 
 
 def _of_table(

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.configuration import conflicts
-from fl_shuffle.configuration.reading import SECTIONS, parse_config, resolve_config, shipped
+from fl_shuffle.configuration.reading import (
+    SECTIONS,
+    own_parts,
+    parse_config,
+    resolve_config,
+    shipped,
+)
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.settings_schema import settings_of, texts_of
@@ -51,6 +57,15 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         ("privacy.unit=client privacy.calibration=as-published", "set privacy.unit = 'record'"),
         ("budgets.of=run budgets.delta=1e-6", "budgets.delta = 1e-06: is the delta of one report"),
         ("budgets.expected_share=0.9", "budgets.expected_share = 0.9: plans totals of the run"),
+        ("budgets.against=everybody", "budgets.against = 'everybody': says whom totals of the run"),
+        (
+            "budgets.of=run budgets.against=everybody budgets.expected_share=0.9",
+            "budgets.expected_share = 0.9: plans for absent clients",
+        ),
+        (
+            "budgets.of=run budgets.against=everybody training.participation=0.5",
+            "budgets.against = 'everybody': needs training.participation = 1",
+        ),
         ("budgets.distribution=file", "budgets.file = '': is missing"),
         ("budgets.distribution=uniform budgets.low=2", "budgets.low = 2.0: must be <= high = 1"),
         ("budgets.distribution=groups budgets.conservative_fraction=0.9", "must be at most 1 with"),
@@ -174,3 +189,14 @@ def test_every_shipped_configuration_is_called_by_its_name(
         assert parse_config(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"did you mean 'mnist_clients_local_0.5'"):
         resolve_config("mnist_clients_local_0.55")
+
+
+def test_parts_of_ones_own_are_those_of_no_package_file() -> None:
+    """`module:attribute`, wherever a setting may name one; not what this package ships."""
+    config = parse_config(
+        {
+            "model": {"kind": "mine:model", "loss": "cross-entropy", "metrics": "their:metrics"},
+            "server": {"analyzer": "fl_shuffle.federation.robust:coordinate_median"},
+        }
+    )
+    assert own_parts(config) == {"model.kind": "mine:model", "model.metrics": "their:metrics"}

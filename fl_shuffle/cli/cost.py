@@ -13,9 +13,9 @@ from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
 from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.cli.options import CommandAnswer
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.planner.cost import Cost, cost_of, trade_off_of
+from fl_shuffle.planner.cost import Cost, TotalCost, cost_of, trade_off_of
 from fl_shuffle.planner.target import SOLVABLE, solve_configuration
-from fl_shuffle.randomizers.total_budgets import planned_reports, solved_words
+from fl_shuffle.randomizers.total_budgets import against_everybody, planned_reports, solved_words
 from fl_shuffle.report.formats import aligned, short
 from fl_shuffle.runs.console_messages import (
     HOPELESS,
@@ -156,10 +156,13 @@ def _totals_table(config: Config, found: Cost) -> list[str]:
         + [f"{each.epsilon / each.total:.1%}"]
         for each in found.totals[:SHOWN_CLASSES]
     ]
-    planned = planned_reports(config)
+    planned = f"planned for {planned_reports(config):,} reports a round (budgets.expected_share)"
+    if against_everybody(config):
+        planned = "against everybody, who opens the reports as well (budgets.against)"
+    after = "seen alone as well" if against_everybody(config) else "if every report arrives"
     lines = [
-        f"totals of the run, planned for {planned:,} reports a round (budgets.expected_share); "
-        "epsilon of one report seen alone, and after all rounds if every report arrives:",
+        f"totals of the run, {planned}; epsilon of one report seen alone, and after all rounds "
+        f"{after}:",
         *(f"  {line}" for line in aligned([head, *rows])),
     ]
     if len(found.totals) > SHOWN_CLASSES:
@@ -168,14 +171,44 @@ def _totals_table(config: Config, found: Cost) -> list[str]:
         [each.total for each in found.totals], [each.clients for each in found.totals]
     )
     lines += [f"  {words}" for words in [solved_words(config, totals)] if words]
+    return lines + [f"  {words}" for words in _limit_lines(config, found)]
+
+
+def _limit_lines(config: Config, found: Cost) -> list[str]:
+    """Return why clients end far below their total, or nobody hides them, and what would help."""
+    lines = []
     short_of = [each for each in found.totals if each.epsilon < NEAR_TOTAL * each.total]
-    if short_of:
+    jumping = [each for each in short_of if each.limited_by == "jump"]
+    if jumping:
         lines.append(
-            f"  {sum(each.clients for each in short_of):,} clients end below {NEAR_TOTAL:.0%} of "
-            "their total: fewer distinct totals, more clients, or a larger "
-            "budgets.expected_share would change that"
+            f"{_clients_of(jumping)} cannot come nearer: their epsilon jumps beyond it with any "
+            "less noise, where a bound stops to hide them; more rounds, or a smaller total, would "
+            "lie on this side of the jump"
+        )
+    others = [each for each in short_of if each.limited_by != "jump"]
+    if others:
+        shuffled = config.privacy.release == "reports"
+        lines.append(
+            f"{_clients_of(others)} end below {NEAR_TOTAL:.0%} of it: "
+            f"{'fewer distinct totals, more clients or ' if shuffled else ''}"
+            "a larger budgets.expected_share would change that"
+        )
+    alone = [each for each in found.totals if each.limited_by == "own noise"]
+    if alone:
+        common = config.privacy.personalization == "clipping"
+        lines.append(
+            f"{_clients_of(alone)} are hidden by nobody, so that their own noise alone keeps it: "
+            f"more clients{'' if common else ' of one total, personalization = clipping'} or fewer "
+            "rounds would change that"
         )
     return lines
+
+
+def _clients_of(rows: Sequence[TotalCost]) -> str:
+    """Return which clients these are, in words: how many, and of which totals."""
+    clients, totals = sum(each.clients for each in rows), [each.total for each in rows]
+    ends = f"{totals[0]:g}" if len(totals) == 1 else f"{totals[0]:.4g} to {totals[-1]:.4g}"
+    return f"{clients:,} clients with a total of {ends}"
 
 
 def _noise_lines(config: Config, found: Cost) -> list[str]:

@@ -226,7 +226,7 @@ def _bill(run: RunRecord, client: int, own: Mapping[str, Any]) -> list[str]:
     asked = (
         "asked for"
         if run.total_epsilon is None
-        else (f"total of the run: epsilon {own['total_epsilon']:.4g}, hence")
+        else f"total of the run{_against(run)}: epsilon {own['total_epsilon']:.4g}, hence"
     )
     return [
         f"{run.directory}: client {client}, {' to '.join(when)}",
@@ -235,6 +235,12 @@ def _bill(run: RunRecord, client: int, own: Mapping[str, Any]) -> list[str]:
         f"  reported in {own['rounds']} rounds: {_spans(rounds)}",
         f"  spent, at delta = {own['delta']:g}: epsilon {', '.join(columns)}",
     ]
+
+
+def _against(run: RunRecord) -> str:
+    """Return whom totals hold against, in words, where it is not the attacker of the headline."""
+    told = run.config["budgets"].get("against", "release")
+    return " against everybody (column local)" if told == "everybody" else ""
 
 
 def _remark(note: tuple[int, str, str]) -> str:

@@ -98,6 +98,7 @@ def _noise(config: Config) -> list[Conflict]:
             "Ray cluster may each find other noise",
             "leave out run.ray_address",
             found=budgets.of == "run"
+            and budgets.against == "release"
             and config.privacy.release == "reports"
             and bool(config.run.ray_address),
         ),
@@ -108,6 +109,28 @@ def _noise(config: Config) -> list[Conflict]:
             found=budgets.expected_share is not None
             and budgets.of != "run"
             and budgets.distribution != "file",
+        ),
+        Conflict(
+            "budgets.against",
+            "says whom totals of the run hold against, and budgets are of one report here",
+            "leave it out, or set budgets.of = 'run'",
+            found=budgets.against != "release"
+            and budgets.of != "run"
+            and budgets.distribution != "file",
+        ),
+        Conflict(
+            "budgets.expected_share",
+            "plans for absent clients, who change nothing for a total against everybody: a "
+            "client's own noise alone keeps it",
+            "leave it out",
+            found=budgets.against == "everybody" and budgets.expected_share is not None,
+        ),
+        Conflict(
+            "budgets.against",
+            "needs training.participation = 1: clients that are drawn send as many "
+            "reports as the draws say, which nobody can plan for",
+            "set training.participation = 1, or budgets.against = 'release'",
+            found=budgets.against == "everybody" and config.training.participation < 1.0,
         ),
         Conflict(
             "budgets.file",

@@ -331,6 +331,9 @@ class BudgetsSection:
     expected_share: float | None = setting(None, above=0.0, high=1.0)
     """with totals, share of the clients whose reports a round is planned for; not set: 0.9 of
     those that `training.participation` asks"""
+    against: str = one_of(("release", "everybody"))
+    """whom a total holds against: the attacker of the headline (`release`, by `privacy.release`),
+    or `everybody`, also who opens the reports: a client's own noise alone then keeps it"""
     distribution: str = one_of(
         ("constant", "uniform", "unif1", "unif2", "unif3", "mixed", "groups", "listed", "file"),
         own="module",

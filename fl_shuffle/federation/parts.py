@@ -59,6 +59,7 @@ from fl_shuffle.randomizers.calibration import Calibration, make_plan
 from fl_shuffle.randomizers.own_trial import try_randomizer
 from fl_shuffle.randomizers.personal import NoiseSource, Randomizer, make_randomizer
 from fl_shuffle.randomizers.seeds import SeedTree
+from fl_shuffle.randomizers.total_budgets import searched
 from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import Preparing, observer_of
@@ -107,7 +108,7 @@ class RunParts:
 
         def make() -> RunParts:
             require_simulated(context, config)
-            if config.privacy.release == "reports" and are_totals(config.budgets):
+            if searched(config) and are_totals(config.budgets):
                 require_solved_here(context)
             return cls.made_of(config, run)
 

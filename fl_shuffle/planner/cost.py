@@ -29,7 +29,13 @@ from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
-from fl_shuffle.randomizers.total_budgets import Tell, silent
+from fl_shuffle.randomizers.total_budgets import (
+    Tell,
+    against_everybody,
+    beside_a_jump,
+    searched,
+    silent,
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,12 @@ class TotalCost:
     report_epsilon : float
         Epsilon of one report against an attacker who sees it alone.
     epsilon : float
-        What all rounds cost if all reports arrive that are asked for.
+        What all rounds cost if all reports arrive that are asked for; with
+        `budgets.against = "everybody"`, seen alone.
+    limited_by : str
+        What keeps shuffled reports from less noise: "total", "jump" (with less, epsilon jumps
+        beyond the total), or "own noise" (nobody hides the client, so that its own noise alone
+        keeps the total).
 
     Notes
     -----
@@ -103,6 +114,7 @@ class TotalCost:
     noise_scale: float
     report_epsilon: float
     epsilon: float
+    limited_by: str = "total"
 
 
 @dataclass(frozen=True)
@@ -202,26 +214,38 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
         noise_of_mean=plan.noise_of_mean(dimension or 1, share) if aggregate else None,
         sum_epsilon_add_remove=add_remove_of(config.to_dict(), epsilon, delta) if summed else None,
         declared=config.privacy.randomizer == "declared",
-        totals=_total_costs(plan, classes),
+        totals=_total_costs(config, plan, classes),
     )
 
 
-def _total_costs(plan: Calibration, classes: list[ClassCost]) -> tuple[TotalCost, ...]:
+def _total_costs(
+    config: Config, plan: Calibration, classes: list[ClassCost]
+) -> tuple[TotalCost, ...]:
     """Return a row for each distinct total.
 
     Where its clients differ, in records, the row holds the largest numbers.
     """
     if plan.totals is None:
         return ()
-    epsilons = {each.index: each.epsilon for each in classes}
+    cost = {each.index: each for each in classes}
     reports, spent = plan.classes.epsilon0[plan.class_of], plan.class_of.tolist()
-    after = np.array([epsilons[kind] for kind in spent])
+    alone = against_everybody(config)
+    after = np.array([cost[kind].local if alone else cost[kind].epsilon for kind in spent])
+    hidden = np.array([cost[kind].credit for kind in spent])
+    shuffled, jumps = searched(config), np.zeros(len(plan), dtype=bool)
+    if shuffled:
+        jumps = beside_a_jump(config, plan.totals, int(plan.classes.records[plan.class_of[0]]))
     values, inverse = np.unique(plan.totals, return_inverse=True)
     rows = []
     for place, total in enumerate(values.tolist()):
         own = inverse == place
-        most = (float(each[own].max()) for each in (plan.clip, plan.scale, reports, after))
-        rows.append(TotalCost(total, int(own.sum()), *most))
+        clip, scale, report, spent_then = (
+            float(each[own].max()) for each in (plan.clip, plan.scale, reports, after)
+        )
+        limit = "jump" if jumps[own].any() else "total"
+        if shuffled and not hidden[own].any():
+            limit = "own noise"
+        rows.append(TotalCost(total, int(own.sum()), clip, scale, report, spent_then, limit))
     return tuple(rows)
 
 

@@ -51,6 +51,12 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
         raise InvalidValueError(
             "budgets.distribution", config.budgets.distribution, "must be constant to be solved for"
         )
+    if name == "clients" and config.budgets.distribution in ("file", "listed"):
+        raise InvalidValueError(
+            "budgets.distribution", config.budgets.distribution,
+            "names each client's budget, so that their number is given",
+            "solve for rounds, or take a distribution of budgets (groups, uniform, constant)",
+        )  # fmt: skip
     spec = SETTINGS[key]
     whole = spec.kind.startswith("int")
     least = float(spec.least or (1 if whole else 1e-3))

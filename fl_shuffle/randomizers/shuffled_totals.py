@@ -42,6 +42,8 @@ from fl_shuffle.accounting.rounds.local_guarantees import local_epsilon
 from fl_shuffle.accounting.rounds.round_library import curve_of
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 
+SEARCH = 2
+"""Counted up where the search changes: answers of another one that are kept are not read."""
 AIM = 0.99
 """A step aims at this share of each total ..."""
 ENOUGH = 0.975
@@ -122,43 +124,62 @@ class PlannedReports:
         totals = np.array(self.totals)
         if self.noise != "laplace":
             return self.of_a_round(totals)
-        return np.array([self._laplace_alone(total) for total in self.totals])
+        return np.array([laplace_alone(total, self.rounds, self.delta) for total in self.totals])
 
-    def _laplace_alone(self, total: float) -> float:
-        """Return what pure budgets add up to; at delta they cost less, by the composition that is
-        counted."""
-        low, high = total / self.rounds, total
-        for _ in range(HALVINGS if self.rounds > 1 else 0):
-            middle = math.sqrt(low * high)
-            law = LocalMechanism("laplace", middle)
-            fits = local_epsilon(law, self.rounds, self.delta) <= total
-            low, high = (middle, high) if fits else (low, middle)
-        return low
+
+def laplace_alone(total: float, rounds: int, delta: float) -> float:
+    """Return the epsilon of one Laplace report with which `rounds` of them spend `total` at
+    `delta`, seen alone.
+
+    Pure budgets add up; at delta they cost less, by the composition that is counted.
+    """
+    low, high = total / rounds, total
+    for _ in range(HALVINGS if rounds > 1 else 0):
+        middle = math.sqrt(low * high)
+        fits = local_epsilon(LocalMechanism("laplace", middle), rounds, delta) <= total
+        low, high = (middle, high) if fits else (low, middle)
+    return low
 
 
 @dataclass(frozen=True)
 class _Place:
-    """One class of a question, whose answer is kept by itself."""
+    """One number of an answer, of class `index`: it is kept by itself."""
 
     asked: PlannedReports
     index: int
+    what: int = 0
+    """0: how far a report moves; 1: whether it lies beside a jump."""
+    search: int = SEARCH
 
 
-def solved_mus(asked: PlannedReports, tell: Callable[[str], None]) -> Vector:
-    """Return how far one report of each class moves, in noise scales, shape (classes,).
+@dataclass(frozen=True)
+class SolvedReports:
+    """What was found, one entry a class: how far a report `moves`, in noise scales, and whether its
+    epsilon jumps beyond the total if it moves further."""
+
+    moves: Vector
+    at_jump: NDArray[np.bool_]
+
+
+def solved_reports(asked: PlannedReports, tell: Callable[[str], None]) -> SolvedReports:
+    """Return how the reports of each class are made.
 
     Answers are kept on the disk beside certified pairs, by everything that they depend on.
     """
     _TELL.append(tell)
     try:
-        return np.array([_kept_mu(_Place(asked, index)) for index in range(len(asked.totals))])
+        moves, jumps = (
+            np.array([_kept(_Place(asked, index, what)) for index in range(len(asked.totals))])
+            for what in (0, 1)
+        )
     finally:
         _TELL.pop()
+    return SolvedReports(moves, jumps > 0.0)
 
 
 @pair_cache.kept(VERSION)
-def _kept_mu(place: _Place) -> float:
-    return float(_solution(place.asked)[place.index])
+def _kept(place: _Place) -> float:
+    return float(_solution(place.asked)[place.what][place.index])
 
 
 _TELL: list[Callable[[str], None]] = []
@@ -166,9 +187,9 @@ _TELL: list[Callable[[str], None]] = []
 
 
 @lru_cache(maxsize=16)
-def _solution(asked: PlannedReports) -> tuple[float, ...]:
+def _solution(asked: PlannedReports) -> tuple[tuple[float, ...], tuple[bool, ...]]:
     search = TotalsSearch(asked, _TELL[-1] if _TELL else lambda _: None)
-    return tuple(search.best().tolist())
+    return tuple(search.best().tolist()), tuple(search.at_jump.tolist())
 
 
 def forget() -> None:
@@ -250,7 +271,7 @@ class Predicted:
         self._asked = asked
         self._cohort = asked.cohort
         self._batch = np.array(asked.batch, dtype=np.float64)
-        self._most = MAX_LAPLACE_SPREAD if asked.noise == "laplace" else MAX_SPREAD
+        self.most = MAX_LAPLACE_SPREAD if asked.noise == "laplace" else MAX_SPREAD
 
     def __call__(self, mu: Vector) -> Vector:
         """Return S, shape (classes,): infinite where nobody hides the class."""
@@ -263,7 +284,7 @@ class Predicted:
         counts[np.arange(len(mu)), np.argsort(order)] -= 1.0
         # Those in the smallest balls would hide a client best: they are the ones that are missing.
         left = np.maximum(np.cumsum(counts, axis=1) - asked.lost, 0.0)
-        counts = np.where(spread <= self._most, np.diff(left, axis=1, prepend=0.0), 0.0)
+        counts = np.where(spread <= self.most, np.diff(left, axis=1, prepend=0.0), 0.0)
         whole = np.cumsum(counts, axis=1)
         with np.errstate(all="ignore"):
             if asked.noise == "laplace":
@@ -279,7 +300,7 @@ class Predicted:
                 s *= np.exp(HEAVY * np.maximum(0.5 * spread - HEAVY_FROM, 0.0))
         s = np.where(whole >= MIN_OTHERS, s, math.inf)
         found: Vector = np.nan_to_num(s.min(axis=1), nan=math.inf)
-        return np.where(mu <= self._most, found, math.inf)
+        return np.where(mu <= self.most, found, math.inf)
 
     def solved(self, goal: Vector, start: Vector, floor: Vector, pinned: Vector) -> Vector:
         """Return mu with S(mu) = `goal`, but at least `floor`, or as `pinned` (NaN: not).
@@ -293,7 +314,9 @@ class Predicted:
                 slope = np.clip(np.log(up / s) / math.log(1.001), 1.0, 12.0)
                 move = np.clip(np.nan_to_num(np.log(goal / s) / slope), -0.3, 0.3)
             move = np.where(np.isfinite(s), move, -0.1)
-            new = np.maximum(mu * np.exp(0.5 * move), floor)
+            # Beyond the largest spread no theorem hides anybody: nothing is to be gained there.
+            new = np.minimum(mu * np.exp(0.5 * move), self.most * (1.0 - 1e-6))
+            new = np.maximum(new, floor)
             new = np.where(np.isfinite(pinned), pinned, new)
             done = bool(np.max(np.abs(np.log(new / mu))) < 1e-6)
             mu = new
@@ -314,9 +337,12 @@ class TotalsSearch:
         self._a, self._b = np.zeros(size), np.ones(size)
         self._points: list[list[tuple[float, float]]] = [[] for _ in range(size)]
         self._low, self._high = np.zeros(size), np.full(size, math.inf)
-        self._jumped = np.zeros(size, dtype=bool)
+        self._cliff = np.zeros(size, dtype=bool)
+        """Whether epsilon jumps somewhere in a class's bracket."""
         self.ratio = np.zeros(size)
         """Certified epsilon over total of what is returned."""
+        self.at_jump = np.zeros(size, dtype=bool)
+        """Of which classes epsilon jumps beyond the total just above what is returned."""
         self.steps = 0
 
     def best(self) -> Vector:
@@ -339,12 +365,21 @@ class TotalsSearch:
             if np.all(ratio <= 1.0) and np.log(mu).sum() > np.log(found).sum():
                 found, self.ratio = mu, ratio
             jump, at_jump = self._bracketed(mu, ratio)
+            if found is mu:
+                self.at_jump = at_jump & (ratio < ENOUGH)
             done = (ratio <= 1.0) & ((ratio >= ENOUGH) | at_jump | (mu <= self.floor * (1 + 1e-3)))
             if done.all() and fine:
                 break
             mu = self._next(mu, ratio, jump, at_jump)
-            fine = fine or bool(near.all())
+            if near.all() and not fine:
+                fine = self._fine_from_here()
         return found
+
+    def _fine_from_here(self) -> bool:
+        """Forget what coarse curves said that finer ones do not: where totals end, and slopes."""
+        self._high = np.where(self._cliff, self._high, math.inf)
+        self._points = [[] for _ in self.totals]
+        return True
 
     def _goes_on(self) -> bool:
         each = len(self.totals)
@@ -369,24 +404,29 @@ class TotalsSearch:
         kept_high = np.where(stale_high, math.inf, self._high)
         self._low = np.where(fits, np.maximum(self._low, mu), kept_low)
         self._high = np.where(fits, kept_high, np.minimum(self._high, mu))
+        beyond = ratio > np.where(self._cliff, 1.3, JUMP)
+        self._cliff = np.where(fits, self._cliff & np.isfinite(self._high), beyond)
         between = np.isfinite(self._high) & (self._low > 0.0)
-        jump = between & ((ratio > JUMP) | (self._jumped & (ratio > 1.3)))
-        self._jumped = jump
+        jump = between & self._cliff & (ratio < ENOUGH) | (between & self._cliff & ~fits)
         at_jump = (jump & (self._high < 1.04 * self._low)) | (
             between & (self._high < NARROW * self._low)
         )
-        return jump | at_jump, at_jump
+        # Beyond this no theorem hides anybody: the last jump is where it is known to be.
+        last = mu >= self.predicted.most * (1.0 - 1e-3)
+        return jump | at_jump, (at_jump & (mu >= 0.999 * self._low)) | (last & fits)
 
     def _next(
         self, mu: Vector, ratio: Vector, jump: NDArray[np.bool_], at_jump: NDArray[np.bool_]
     ) -> Vector:
         """Return the next mu: the model, corrected, solved again; half a bracket at a jump."""
         s, epsilon = self.predicted(mu), ratio * self.totals
-        for k in range(len(mu)):
-            if mu[k] > self.floor[k] * (1.0 + 1e-3) and np.isfinite(s[k]):
-                self._learn(k, math.log(s[k]), float(epsilon[k]))
+        # What lies beyond a jump says nothing about this side of it.
+        known = np.isfinite(s) & ~(jump & (ratio > 1.0))
+        for k in np.flatnonzero(known & (mu > self.floor * (1.0 + 1e-3))).tolist():
+            self._learn(k, math.log(s[k]), float(epsilon[k]))
         middle = np.sqrt(np.maximum(self._low, 1e-9) * self._high)
-        pinned = np.where(jump, np.where(at_jump, self._low, middle), math.nan)
+        close = at_jump | (self._high < 1.04 * self._low)
+        pinned = np.where(jump, np.where(close, self._low, middle), math.nan)
         limit = FIRST_MOVE * DAMPED ** max(0, self.steps - 2)
         new = self._modelled(mu, pinned)
         new = np.clip(new, mu * math.exp(-limit), mu * math.exp(limit))

@@ -23,7 +23,12 @@ from fl_shuffle.accounting.rounds.shuffled_view import MAX_BALLS_TOLD_APART
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.randomizers.shuffled_totals import PlannedReports, solved_mus
+from fl_shuffle.randomizers.shuffled_totals import (
+    PlannedReports,
+    SolvedReports,
+    laplace_alone,
+    solved_reports,
+)
 
 Tell = Callable[[str], None]
 """Receives a progress line for the screen of the data's owner, never for a file."""
@@ -49,14 +54,13 @@ def report_budgets(
     _require_solvable(config, budgets, records)
     privacy = config.privacy
     budgets.require_target_delta(privacy.target_delta)
-    participation = config.training.participation
-    times = rounds_taken(config.run.rounds, participation, len(budgets))
-    times *= privacy.reports_per_round
-    summed = privacy.release == "sum"
-    if summed:
+    times = reports_of_a_client(config, len(budgets))
+    if against_everybody(config):
+        mu = _mus_alone(config, budgets, times)
+    elif privacy.release == "sum":
         mu = _mus_of_sums(config, budgets, records, times)
     else:
-        mu = _mus_of_reports(config, budgets, records, times, tell)
+        mu = _mus_of_reports(config, budgets, records, tell)
     mu *= 1.0 - MARGIN
     delta = 0.0 if privacy.randomizer == "laplace" else privacy.target_delta
     epsilon = mu if privacy.randomizer == "laplace" else gaussian_epsilons(delta, mu)
@@ -67,6 +71,28 @@ def report_budgets(
             f"{privacy.target_delta:g}", "plan fewer rounds, or a larger total",
         )  # fmt: skip
     return Budgets(epsilon, np.full(len(budgets), delta))
+
+
+def against_everybody(config: Config) -> bool:
+    """Return whether totals hold against those who open the reports, too: others hide nobody."""
+    return config.budgets.against == "everybody"
+
+
+def searched(config: Config) -> bool:
+    """Return whether the noise of totals is searched for, and not solved for in closed form."""
+    return config.privacy.release == "reports" and not against_everybody(config)
+
+
+def _mus_alone(config: Config, budgets: Budgets, reports: int) -> NDArray[np.float64]:
+    """Return the parameter of each client's report, shape (clients,), with which this number of
+    `reports`, seen alone, spends its total: for Gaussian noise mu(total, delta) / sqrt(reports)."""
+    delta = config.privacy.target_delta
+    if config.privacy.randomizer != "laplace":
+        found: NDArray[np.float64] = gaussian_mus(budgets.epsilon, delta) / math.sqrt(reports)
+        return found
+    values, inverse = np.unique(budgets.epsilon, return_inverse=True)
+    each = np.array([laplace_alone(total, reports, delta) for total in values.tolist()])
+    return each[inverse.reshape(-1)]
 
 
 def _mus_of_sums(
@@ -95,34 +121,54 @@ def _mus_of_sums(
 
 
 def _mus_of_reports(
-    config: Config, budgets: Budgets, records: NDArray[np.int64], times: int, tell: Tell
+    config: Config, budgets: Budgets, records: NDArray[np.int64], tell: Tell
 ) -> NDArray[np.float64]:
     """Return how far each client's report may move, in noise scales, shape (clients,)."""
+    found, level = _solved_reports(config, budgets.epsilon, int(records[0]), tell)
+    return found.moves[level]
+
+
+def beside_a_jump(config: Config, totals: NDArray[np.float64], records: int) -> NDArray[np.bool_]:
+    """Return which clients of shuffled reports would exceed their total by far with any less noise:
+    a theorem then begins to hide them from nobody. `records` are those of each client."""
+    found, level = _solved_reports(config, totals, records, silent)
+    return found.at_jump[level]
+
+
+def _solved_reports(
+    config: Config, wanted: NDArray[np.float64], records: int, tell: Tell
+) -> tuple[SolvedReports, NDArray[np.int64]]:
+    """Return what is solved for reports of each level of totals, and the level of each client."""
     privacy, share = config.privacy, config.training.participation
-    solved = solved_totals(config, budgets.epsilon)
+    solved = solved_totals(config, wanted)
     totals, level, counts = np.unique(solved, return_inverse=True, return_counts=True)
     present = counts
     if share < 1.0:
         rare = 0.5 * SURPRISE / (config.run.rounds * (len(totals) + 1))
         # A client that reports is there itself.
         present = np.array([max(1, surely(count, share, rare)) for count in counts.tolist()])
-    arrived, assumed = int(present.sum()), privacy.assumed_honest
-    arriving = expected_reports(config, arrived)
     averaged = privacy.unit == "record" and config.clipping == "record"
     asked = PlannedReports(
         noise=privacy.randomizer,
         totals=tuple(totals.tolist()),
-        batch=(int(records[0]) if averaged else 1,) * len(totals),
+        batch=(records if averaged else 1,) * len(totals),
         counts=tuple(counts.tolist()),
         present=tuple(present.tolist()),
-        rounds=times,
+        rounds=reports_of_a_client(config, len(wanted)),
         delta=privacy.target_delta,
-        absent=honest_reports(assumed, arrived) - honest_reports(assumed, arriving),
-        honest=assumed,
+        absent=absent_reports(config, int(present.sum())),
+        honest=privacy.assumed_honest,
         unit=privacy.unit,
         clipping=privacy.personalization == "clipping",
     )
-    return solved_mus(asked, tell)[level.reshape(-1)]
+    return solved_reports(asked, tell), level.reshape(-1)
+
+
+def reports_of_a_client(config: Config, clients: int) -> int:
+    """Return how many reports a client is planned to send in the run; where clients are drawn, it
+    is drawn for more with probability SURPRISE / 2 at most."""
+    rounds = rounds_taken(config.run.rounds, config.training.participation, clients)
+    return rounds * config.privacy.reports_per_round
 
 
 def solved_totals(config: Config, totals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -135,7 +181,7 @@ def solved_totals(config: Config, totals: NDArray[np.float64]) -> NDArray[np.flo
     not cover.
     """
     values = np.unique(totals)
-    if config.privacy.release == "sum" or len(values) <= MAX_BALLS_TOLD_APART:
+    if not searched(config) or len(values) <= MAX_BALLS_TOLD_APART:
         return totals
 
     def levels(ratio: float) -> list[float]:
@@ -208,6 +254,15 @@ def expected_reports(config: Config, asked: int) -> int:
     return min(asked, max(config.privacy.min_reports, _share_of(arriving, asked)))
 
 
+def absent_reports(config: Config, asked: int) -> int:
+    """Return how many honest ones of the reports that a round asks for may be absent."""
+    if against_everybody(config):
+        return 0
+    assumed = config.privacy.assumed_honest
+    arriving = expected_reports(config, asked)
+    return honest_reports(assumed, asked) - honest_reports(assumed, arriving)
+
+
 def _share_of(share: float, clients: int) -> int:
     """Return a share of 0.93 of 100 clients is 93 of them, whatever the product rounds to."""
     return math.floor(share * clients * (1.0 + 1e-12))
@@ -219,7 +274,10 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
     unsolved = {
         "privacy.randomizer": (
             privacy.randomizer,
-            _unsolved_randomizer(privacy.randomizer, summed=privacy.release == "sum"),
+            _unsolved_randomizer(
+                privacy.randomizer,
+                summed=privacy.release == "sum" and not against_everybody(config),
+            ),
         ),
         "privacy.calibration": (
             privacy.calibration,
@@ -229,13 +287,15 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
         "training.schedule": (
             config.training.schedule,
             "must be aggregate with totals: only whole rounds are planned"
-            * (config.training.schedule == "sequential"),
+            * (config.training.schedule == "sequential" and not against_everybody(config)),
         ),
     }
     for setting, (value, reason) in unsolved.items():
         if reason:
             remedy = "or give budgets of one report (budgets.of = 'report')"
             raise InvalidValueError(setting, value, reason, remedy)
+    if against_everybody(config):
+        return
     several = (
         config.clipping == "record" and privacy.unit == "record" and len(np.unique(records)) > 1
     )

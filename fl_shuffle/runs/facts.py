@@ -25,7 +25,7 @@ from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.ledger.tables import columns_with
 from fl_shuffle.randomizers.calibration import Calibration
-from fl_shuffle.randomizers.total_budgets import planned_reports, solved_words
+from fl_shuffle.randomizers.total_budgets import against_everybody, planned_reports, solved_words
 from fl_shuffle.runs.console_messages import (
     HOPELESS,
     METRICS_STAY,
@@ -161,6 +161,8 @@ class RunFacts:
         said = self.budgets.words()
         if self.budgets.of == "report":
             return said
+        if against_everybody(self.config):
+            return f"{said}, against everybody, who opens the reports as well (budgets.against)"
         planned = planned_reports(self.config)
         rounded = solved_words(self.config, self.budgets.epsilon)
         said += f"; planned for {planned:,} reports a round (budgets.expected_share)"

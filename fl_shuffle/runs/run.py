@@ -19,14 +19,14 @@ from torch import Tensor
 from fl_shuffle._internal.arrays import Mask
 from fl_shuffle._internal.durable_files import open_private, replace_file
 from fl_shuffle.accounting.accountant import Accountant, Preview
-from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
+from fl_shuffle.accounting.allowed import allowed_round, exceeding
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted, first_line
 from fl_shuffle.ledger import LEDGER, METRICS
 from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.state_file import store_state
 from fl_shuffle.ledger.store import Ledger, create_ledger
-from fl_shuffle.randomizers.total_budgets import expected_reports
+from fl_shuffle.randomizers.total_budgets import absent_reports
 from fl_shuffle.runs import events, resume
 from fl_shuffle.runs.console_messages import LEFT_OUT
 from fl_shuffle.runs.directory import (
@@ -267,25 +267,18 @@ class Run:
         if target is not None and not spend.headline <= target:
             worst = f"{spend.headline:.6g} (column {spend.headline_column})"
             return f"the most exposed client {worst}, above the target {target}"
-        over = self._over_lifetime(preview).any()
+        over = exceeding(preview, self._lifetime).any()
         return f"a client more than its {self.facts.budgets.limit}" if over else ""
 
     def _within_lifetime(self, round_number: int, participants: Mask) -> Preview:
         """Return the round with those of the participants who may take part."""
-        preview = self._with_absent(round_number, participants)
-        while (leaving := self._over_lifetime(preview)).any():
-            # Fewer reports hide each client less: ask again until nobody else must leave.
-            preview = self._with_absent(round_number, preview.present & ~leaving)
+        preview = allowed_round(
+            self.accountant, round_number, participants, self._lifetime, self._absent
+        )
         out = int(participants.sum() - preview.present.sum())
         if out:
             self.ledger.note(round_number, LEFT_OUT, _left_out(out, self.facts.budgets.limit))
-        if preview.unusable:
-            preview = self.accountant.preview(round_number, preview.present)
         return preview
-
-    def _with_absent(self, round_number: int, asked: Mask) -> Preview:
-        """Return the round as if as many of these clients' reports as may be absent hid nobody."""
-        return self.accountant.preview(round_number, asked, self._absent(asked))
 
     def _absent(self, asked: Mask) -> int:
         """Return how many honest reports of these clients are planned not to arrive.
@@ -295,15 +288,7 @@ class Run:
         """
         if self.facts.budgets.of == "report":
             return 0
-        number, assumed = int(np.count_nonzero(asked)), self.config.privacy.assumed_honest
-        arriving = expected_reports(self.config, number)
-        return honest_reports(assumed, number) - honest_reports(assumed, arriving)
-
-    def _over_lifetime(self, preview: Preview) -> Mask:
-        """Return which of these clients this round would bring above their lifetime budget."""
-        if self._lifetime is None:
-            return np.zeros_like(preview.present)
-        return np.asarray(preview.present & ~(preview.client_epsilons() <= self._lifetime))
+        return absent_reports(self.config, int(np.count_nonzero(asked)))
 
 
 class MetricsFile:

@@ -271,6 +271,17 @@ def test_local_composition_against_enumeration(epsilon0: float, delta0: float, r
         assert local_guarantees.local_epsilon(law, rounds, found * (1 + 1e-6)) <= epsilon + 1e-4
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+def test_reports_that_have_spent_delta_have_no_finite_epsilon(rounds: int) -> None:
+    """Each may break its promise with its own delta0: at any epsilon that many do is certain."""
+    delta0 = 1e-3
+    law, certain = LocalMechanism("user", 1.3, delta0), 1.0 - (1.0 - delta0) ** rounds
+    assert local_guarantees.local_delta(law, rounds, 40.0) == pytest.approx(certain)
+    for share in (0.1, 0.3, 0.6, 0.999):
+        assert local_guarantees.local_epsilon(law, rounds, share * certain) == math.inf
+    assert local_guarantees.local_epsilon(law, rounds, 1.001 * rounds * delta0) <= 1.3 * rounds
+
+
 # --- A lower bound is claimed only where its attack is certain ----------------------------------
 
 TARGET = ClientClass("gaussian", 1.0, 6.0, 0.3, 1.0, 1e-5, 1)

@@ -111,10 +111,38 @@ def test_mu_misses_rarely_and_is_tight() -> None:
     assert np.mean(found > 0.1) <= 0.26 and np.median(found) > 0.09
 
 
+def test_mu_counts_the_wider_side_whichever_it_is() -> None:
+    """Sides exchanged, and turned around, are the same test; a wider side proves less."""
+    noise = np.random.default_rng(11).standard_normal((2, 200))
+    zero, one = noise[0], 0.5 * noise[0] + 0.1 * noise[1] + 2.0
+    found = confidence.mu_lower(zero, one, 0.1)
+    assert found == pytest.approx(confidence.mu_lower(-one, -zero, 0.1), rel=1e-12)
+    # About 2 standard deviations of the wider side: 4 of the other one's.
+    assert 1.5 < found < 2.0
+
+
 def seen(generator: np.random.Generator, rounds: int, unshuffled: int = 0) -> np.ndarray:
     orders = np.stack([generator.permutation(CLIENTS) for _ in range(rounds)])
     orders[generator.permutation(rounds)[:unshuffled]] = np.arange(CLIENTS)
     return orders
+
+
+def test_the_fewest_rounds_that_catch_an_order_are_stated_all_of_them_if_need_be() -> None:
+    """Each adds log 20 at least, twice, to Fisher's statistic; where not even all do, none."""
+    found = {}
+    for rounds in range(1, 65):
+        for level in (0.05, 0.01, 1e-4):
+            bar = stats.chi2.isf(level / checks.TESTS, 2 * rounds)
+            usual = stats.chi2.isf(checks.POWER, 2 * rounds)
+            enough = [
+                count
+                for count in range(1, rounds + 1)
+                if usual + 2.0 * count * math.log(checks.REFERENCES + 1) >= bar
+            ]
+            found[rounds, level] = checks.rounds_to_catch(rounds, level)
+            assert found[rounds, level] == (enough[0] if enough else None)
+    assert None in found.values()
+    assert any(count == rounds for (rounds, _), count in found.items())
 
 
 def test_p_values_of_random_orders_are_uniform() -> None:

@@ -20,6 +20,7 @@ from fl_shuffle.data.evaluation import evaluator
 from fl_shuffle.data.models import build_loss, squared_error
 from fl_shuffle.data.task import load_task
 from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
+from fl_shuffle.flower import own_records
 from fl_shuffle.flower.messages import TrainRequest
 from fl_shuffle.flower.node_registry import held_clients
 from fl_shuffle.planner.cost import cost_of, trade_off_of
@@ -180,6 +181,25 @@ def test_losses_that_do_not_fit(model: dict[str, str], regression: bool, why: st
     section = parse_config({"model": model}).model
     with pytest.raises(FlShuffleError, match=why):
         build_loss(section, 3, regression=regression)
+
+
+def test_a_label_that_is_no_class_has_no_loss_of_a_users_own() -> None:
+    """It is its holder's mistake: zero, in a run and in an app, and nobody is told."""
+    outputs = torch.arange(1.0, 16.0).reshape(5, 3).requires_grad_()
+    section = parse_config({"model": {"loss": f"{HERE}:picked"}}).model
+    loss = build_loss(section, 3, regression=False)
+    assert loss is not None
+    found = loss(outputs, torch.tensor([0, 2, 3, -1, 100]))
+    assert found.tolist() == [-1.0, -6.0, 0.0, 0.0, 0.0]
+    found.sum().backward()
+    assert outputs.grad is not None
+    assert outputs.grad.any(dim=1).tolist() == [True, True, False, False, False]
+    # An app's missing record has the label -1; how many classes there are the app alone knows.
+    of_app = own_records._of_classes(picked)(outputs, torch.tensor([0, 2, -1, -1, 1]))
+    assert of_app.tolist() == [-1.0, -6.0, 0.0, 0.0, -14.0]
+    numbers = torch.zeros(5, 3)
+    of_numbers = own_records._of_classes(squared_error)(outputs, numbers)
+    assert torch.equal(of_numbers, squared_error(outputs, numbers))
 
 
 def test_metrics_that_are_no_numbers_are_one_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import logging
+import math
 import os
 import re
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ import fl_shuffle as fs
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data import Records
+from fl_shuffle.data.evaluation import require_readable_held_out
 from fl_shuffle.data.partitions import make_partition
 from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.data.sources import held_out, huggingface, image_sets, load_records
@@ -548,6 +550,36 @@ def test_column_of_held_out_records_unreadable_stops_a_run(
     with pytest.raises(DataError, match=rf"none of the 8 records .* holds out has {told}"):
         fs.simulate(parse_config(tables))
     assert not list((tmp_path / "runs").glob("*/ledger.sqlite"))
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([2, 7], "a label that can be read"),
+        ([-1, -5], "a label that can be read"),
+        ([2, 1], ""),
+        ([0, -1], ""),
+        ([2], ""),  # a single one: it would tell of that record
+        ([[NAN], [math.inf]], "a label that can be read"),
+        ([[NAN], [2.0]], ""),
+    ],
+)
+def test_labels_of_held_out_records_are_read_if_one_is(labels: list, told: str) -> None:
+    """Of two classes, 0 and 1, or numbers."""
+    given: Any = SimpleNamespace(
+        test_labels=torch.tensor(labels), test_inputs=torch.ones(len(labels), 3), classes=2,
+        regression=isinstance(labels[0], list),
+    )  # fmt: skip
+    if not told:
+        require_readable_held_out(given)
+        given.test_inputs[1:, 2] = NAN
+        require_readable_held_out(given)
+        given.test_inputs[:, 2], told = NAN, "a finite number at input 2" * (len(labels) > 1)
+    with pytest.raises(DataError, match=told) if told else nullcontext():
+        require_readable_held_out(given)
 
 
 @pytest.mark.slow

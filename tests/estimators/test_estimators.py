@@ -3,6 +3,7 @@ forms."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from fl_shuffle.estimators import (
     estimate_frequency,
     estimate_mean,
 )
+from fl_shuffle.estimators.estimates import _excess
 
 USERS, REPEATS, K = 400, 600, 4
 # 600 intervals at 95%: the count covered is 570 +- 5.3; below 543 has probability under 1e-6, and
@@ -70,6 +72,16 @@ def test_numbers_are_unbiased_with_the_stated_law_and_variance(
     assert stats.binomtest(int((reports > 50.0).sum()), SAMPLES, chance).pvalue > ALARM
 
 
+@pytest.mark.parametrize(("mean", "counts_as"), [(-40.0, 20.0), (42.5, 42.5), (95.0, 80.0)])
+def test_an_estimated_mean_outside_of_the_range_counts_as_its_nearest_end(
+    mean: float, counts_as: float
+) -> None:
+    """The data cannot have it, and a variance that it gave might be below zero."""
+    scales = bounded("duchi").scales(np.array([0.1, 1.0, 8.0]))
+    found = bounded("duchi").variances(scales, mean=mean)
+    assert found == pytest.approx(scales**2 - (counts_as - 50.0) ** 2) and (found >= 0.0).all()
+
+
 def population(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """(categories, numbers, budgets) of USERS users."""
     categories = rng.choice(K, USERS, p=[0.5, 0.3, 0.15, 0.05])
@@ -99,6 +111,14 @@ def test_an_error_is_one_that_some_users_values_have() -> None:
         math.sqrt((chance * (1 - chance) / (p - q) ** 2).sum()) / 60 for chance in (p, q)
     )
     assert found.error == pytest.approx([everybody] + [nobody] * (K - 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("raw", [(1, 1, 1, 1), (1, 2, 3, 4), (9, 1, 1, 1), (5, 5), (1, 3), (7,)])
+def test_what_unequal_weights_add_is_the_variance_over_permutations(raw: tuple[int, ...]) -> None:
+    """Of the weighted mean of fixed values, whose mean squared deviation it multiplies."""
+    weights, values = np.array(raw) / sum(raw), np.array([3.0, -1.0, 4.0, 1.5])[: len(raw)]
+    means = [weights @ values[list(order)] for order in itertools.permutations(range(len(raw)))]
+    assert _excess(weights) * values.var() == pytest.approx(np.var(means), abs=1e-12)
 
 
 KINDS = [(kind, estimator) for kind in ("krr", "laplace") for estimator in ESTIMATORS]

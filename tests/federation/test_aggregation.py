@@ -13,7 +13,8 @@ import torch
 
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.federation.optimizer import ServerOptimizer
-from fl_shuffle.federation.robust import coordinate_median, trimmed_mean
+from fl_shuffle.federation.robust import checked, coordinate_median, trimmed_mean
+from fl_shuffle.shuffler.local import Shuffled, UnusableBatchError
 
 ROUNDS = 12
 
@@ -144,3 +145,13 @@ def test_robust_analyzers_stay_among_the_honest() -> None:
     ordered = np.sort(honest.numpy(), axis=0)
     np.testing.assert_allclose(trimmed_mean(honest, 0.1), ordered[2:-2].mean(axis=0))
     np.testing.assert_allclose(trimmed_mean(honest, 0.0), honest.mean(dim=0))
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_an_analyzer_with_one_number_that_is_not_finite_moves_no_model(odd: float) -> None:
+    batch, found = Shuffled(3, reports=torch.ones(3, 4)), torch.ones(4)
+    analyze = checked(lambda _: found)
+    assert analyze(batch) is found
+    found[2] = odd
+    with pytest.raises(UnusableBatchError, match="numbers that are not finite"):
+        analyze(batch)

@@ -8,10 +8,12 @@ import logging
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +64,41 @@ def test_what_is_within_the_limit_is_sent_and_no_further(
         if abs(epsilon - limit) > 1e-7:
             assert sent == (epsilon < limit)
         spent = after if sent else spent
+
+
+class _Sent(list[tuple[int, int, list[list[float]]]]):
+    """What was handed to a shuffler: round, client, and its reports of all batches."""
+
+    def send(self, _: object, round_number: int, client: int, reports: np.ndarray) -> None:
+        self.append((round_number, client, reports.tolist()))
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_of_clients_whose_limit_is_reached_no_shuffler_gets_a_report(
+    batches: int, tmp_path: Path
+) -> None:
+    """Of the others all reports of the round, together; nor does a server get any."""
+    record = ClientRecord(tmp_path / "r.sqlite", 1.0, DELTA, BY_NUMBER)
+    clients, often, seldom = np.array([2, 5, 6]), kind("laplace", 0.8), kind("laplace", 0.1)
+    assert record.debit("run", 1, clients[[1]], [often], 1).all()
+    plan: Any = SimpleNamespace(
+        reports_per_round=batches, classes_of_each=lambda _: [seldom, often, seldom]
+    )
+    request: Any = SimpleNamespace(
+        round=2, clients=clients, context=SimpleNamespace(run_id="run"), message=None
+    )
+    sent, rows = _Sent(), torch.arange(6.0 * batches).reshape(3 * batches, 2)
+    node: Any = answers.Node(range(9), record, sent)  # type: ignore[arg-type]
+    facts: Any = SimpleNamespace(batches=batches)
+    answers.SealedAnswer(request, plan, node, facts).add(rows, clients)
+    of_each = rows.reshape(batches, 3, 2)
+    assert sent == [(2, 2, of_each[:, 0].tolist()), (2, 6, of_each[:, 2].tolist())]
+    request.round = 3
+    answer = answers.ReportsAnswer(request, plan, node)
+    answer.add(rows.clone(), clients)
+    left_out = np.isnan(answer._rows).all(axis=1)
+    assert left_out.tolist() == [False, True, False] * batches
+    assert np.array_equal(answer._rows[~left_out], rows.numpy()[~left_out])
 
 
 @pytest.mark.parametrize(("first", "then"), [("gaussian", "user"), ("laplace", "gaussian")])

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.gradients import Loss, NonfiniteRecords, Packing, make_gradient_engine
+from fl_shuffle.gradients import (
+    Loss,
+    NonfiniteRecords,
+    Packing,
+    client_sums,
+    make_gradient_engine,
+)
 from fl_shuffle.gradients.networks.chain import network_of
 from tests.gradients.gradient_modules import (
     CHAINS,
@@ -70,6 +76,17 @@ def test_means_against_autograd(name: str, clip: str, norm: int, loss: Loss | No
     assert bool((shares <= 1.0).all())
     # Those of clients of one record are as long as they may be.
     assert float(shares[3:33].min()) > 0.999
+
+
+@pytest.mark.parametrize("name", ["relu", "pictures", "lines"])
+@pytest.mark.parametrize("numbers", [1, 100, 1 << 18])
+def test_products_of_layers_larger_than_what_one_call_makes(
+    numbers: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of clients with few records, and of one with several tiles of them and a rest."""
+    monkeypatch.setattr(client_sums, "BATCHED_NUMBERS", numbers)
+    problem = Problem(name, [1, 3, 3, 3 * client_sums.TILE + 5], 4)
+    assert relative_difference(problem.rows(), problem.expected()) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -615,3 +616,16 @@ def test_data_that_cannot_be_compared_must_be_vouched_for(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda user: {}[user])
     assert "cannot be verified here" in refused(crash(1, name="homeless"))
+
+
+@pytest.mark.parametrize(
+    ("headline", "column"),
+    [("sum", "sum_lower"), ("shuffled", "shuffled_lower"), ("local", "shuffled_lower")],
+)
+def test_the_attack_beside_the_headline_is_one_on_what_was_released(
+    headline: str, column: str
+) -> None:
+    """One on shuffled reports may reach more than is claimed of sums."""
+    view: Any = SimpleNamespace(headline=headline, spent=lambda name: name)
+    lower: Any = RunView.lower
+    assert lower.fget(view) == column

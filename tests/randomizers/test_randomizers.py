@@ -28,10 +28,11 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
 from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
 from fl_shuffle.randomizers import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, base
-from fl_shuffle.randomizers.additive import grid_step
+from fl_shuffle.randomizers.additive import grid_step, largest_reports
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST, LocalRandomizer, Noise, OfOneMean
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
-from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
+from fl_shuffle.randomizers.noise_exact import REACH
 from fl_shuffle.randomizers.own_trial import try_randomizer
 from fl_shuffle.randomizers.personal import NoiseSource, PersonalRandomizer
 from fl_shuffle.shuffler.exact_sums import exact_group, exact_sum, require_exact
@@ -47,6 +48,21 @@ def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radi
     assert math.frexp(step)[0] == 0.5
     assert needed <= step < 2 * needed
     assert radius + 22.2 * scale < 2.0**22 * step
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("law", ["normal", "laplace"])
+def test_no_honest_report_is_beyond_what_is_called_the_largest(law: str, bits: int) -> None:
+    """With the largest variate, and the longest mean, rounded to the grid: a shuffler would leave
+    the report out. The bound lies on the grid, and a step further at most."""
+    draw = np.random.default_rng(bits)
+    scale, radius = np.exp(draw.uniform(-9.0, 9.0, (2, 2000)))
+    step = grid_steps(scale, radius)
+    most = REACH[law] if bits == 64 else largest_variate(law, bits)
+    extreme = np.rint((radius + scale * most) / step) * step
+    found = largest_reports(law, scale, radius, step, bits)
+    assert (extreme <= found).all() and (found <= extreme + step).all()
+    assert (found / step == np.rint(found / step)).all()
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -626,3 +642,27 @@ def test_a_trial_sees_small_reports_beside_large_ones(which: int) -> None:
     radius = np.array([1e-4, 1e4, 1.0])
     with pytest.raises(InvalidValueError, match="mixes clients"):
         try_randomizer(Mixing(np.ones(3), np.zeros(3), radius), 12, "own:Mixing")
+
+
+class _Spoiling(LocalRandomizer):
+    """The mean, but for one coordinate of the second client's."""
+
+    odd = math.inf
+
+    def bound(self) -> Any:
+        return self.radius
+
+    def randomize(self, means: Any, clients: Any, noise: Noise) -> Any:
+        made = means.astype(np.float64)
+        made[clients == 1, 0] = self.odd
+        return made
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_a_report_with_one_number_that_is_not_finite_is_not_sent(odd: float) -> None:
+    """All of it: an infinite one is not cut to the bound, and the others' reports are sent."""
+    randomizer = _Spoiling(np.ones(3), np.zeros(3), np.ones(3))
+    randomizer.odd = odd
+    means = torch.full((3, 4), 0.25)
+    found = randomizer.reports(means, np.arange(3), NoiseStream(KEY, 4, bits=64)).numpy()
+    assert np.isnan(found[1]).all() and (found[[0, 2]] == 0.25).all()

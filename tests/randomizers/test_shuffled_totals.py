@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import fl_shuffle as fs
 from fl_shuffle._internal.arrays import Vector
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.bounds.partial_shuffle.curve import MAX_SPREAD
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
@@ -26,7 +27,7 @@ from fl_shuffle.randomizers.shuffled_totals import (
     PlannedReports,
     TotalsSearch,
     rounded,
-    solved_mus,
+    solved_reports,
 )
 from fl_shuffle.randomizers.total_budgets import solved_totals, solved_words
 from tests.randomizers.test_total_budgets import configured, totals_of
@@ -135,7 +136,7 @@ def asked(**changes: Any) -> PlannedReports:
 def test_own_noise_is_the_answer_where_nobody_hides_a_client() -> None:
     """Of three clients, and of totals that need no others, own noise spends the total exactly."""
     for question in (asked(counts=(3,), present=(3,)), asked(totals=(9.0,), noise="laplace")):
-        mu = solved_mus(question, lambda _: None)
+        mu = solved_reports(question, lambda _: None).moves
         assert 0.99 <= Certified(question).local(mu)[0] / question.totals[0] <= 1.0
     assert question.rounds == 1
 
@@ -160,14 +161,25 @@ def test_a_search_that_begins_above_a_jump_ends_just_below_it() -> None:
     search.certified = Jump(asked(), at)
     found = float(search.best()[0])
     assert 0.95 * at < found <= at
+    # Once the jump is bracketed there is nothing left to search for.
+    assert search.at_jump.all() and search.steps <= 6
+
+
+def test_no_step_goes_beyond_where_theorems_end() -> None:
+    """Epsilons far below the totals there: more cannot be had, and one step finds that out."""
+    search = TotalsSearch(asked(totals=(6.0,), counts=(5000,), present=(5000,)), lambda _: None)
+    search.certified = Jump(search.asked, MAX_SPREAD)
+    found = float(search.best()[0])
+    assert MAX_SPREAD * (1.0 - 2e-3) < found <= MAX_SPREAD
+    assert search.at_jump.all() and search.steps <= 5
 
 
 @pytest.mark.slow
 def test_absent_reports_hide_nobody() -> None:
     """Planned for 60% of the clients, each clips more."""
-    everybody = solved_mus(asked(), lambda _: None)
-    fewer = solved_mus(asked(absent=20), lambda _: None)
-    colluding = solved_mus(asked(honest=30), lambda _: None)
+    everybody = solved_reports(asked(), lambda _: None).moves
+    fewer = solved_reports(asked(absent=20), lambda _: None).moves
+    colluding = solved_reports(asked(honest=30), lambda _: None).moves
     assert fewer[0] < 0.97 * everybody[0] and colluding[0] == fewer[0]
 
 
@@ -178,11 +190,11 @@ def test_answers_are_kept_and_a_search_says_what_it_does(
     monkeypatch.setenv("FL_SHUFFLE_CACHE", str(tmp_path))
     shuffled_totals.forget()
     lines: list[str] = []
-    first = solved_mus(asked(), lines.append)
+    first = solved_reports(asked(), lines.append).moves
     assert lines[0].startswith("solving for the noise of 1 totals: step 1")
     shuffled_totals.forget()
     monkeypatch.setattr(shuffled_totals, "TotalsSearch", None)
-    assert solved_mus(asked(), lines.append).tolist() == first.tolist()
+    assert solved_reports(asked(), lines.append).moves.tolist() == first.tolist()
 
 
 def test_parameters_keep_few_bits() -> None:

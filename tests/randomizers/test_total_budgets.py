@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,22 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 import fl_shuffle as fs
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.cli import main
+from fl_shuffle.cli.cost import _limit_lines, _totals_table
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.planner.cost import cost_of
+from fl_shuffle.planner.cost import TotalCost, cost_of
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
-from fl_shuffle.randomizers.total_budgets import expected_reports, planned_reports
+from fl_shuffle.randomizers.total_budgets import (
+    absent_reports,
+    expected_reports,
+    planned_reports,
+    solved_totals,
+)
 
 DELTA = 1e-5
 
@@ -169,6 +177,38 @@ def test_drawn_clients_rarely_exceed_their_total() -> None:
     assert over <= 1
 
 
+@pytest.mark.parametrize("release", ["sum", "reports"])
+@pytest.mark.parametrize("personalization", ["clipping", "noise"])
+@pytest.mark.parametrize("randomizer", ["gaussian", "laplace"])
+@pytest.mark.parametrize("rounds", [1, 30])
+def test_totals_against_everybody_are_kept_by_own_noise(
+    release: str, personalization: str, randomizer: str, rounds: int
+) -> None:
+    """Whoever opens the reports learns a total of each client, and hardly less."""
+    rng = np.random.default_rng(rounds)
+    config = configured(40, rounds, {"against": "everybody"}, release=release, unit="record",
+                        personalization=personalization, randomizer=randomizer)  # fmt: skip
+    totals = totals_of("three", 40, rng)
+    plan = planned(config, totals, rng.integers(1, 9, 40))
+    own = accounted_locally(plan.classes)
+    taken = np.full(40, rounds)
+    ratio = local_epsilons(own, plan.class_of, taken, DELTA) / totals
+    assert ratio.max() <= 1.0 and ratio.min() >= 0.999
+    assert (np.unique(plan.scale).size == 1) == (personalization == "clipping")
+    assert absent_reports(config, 40) == 0 and solved_totals(config, totals) is totals
+
+
+def test_what_totals_against_everybody_buy_is_said(tmp_path: Path) -> None:
+    """The table, the row of Python, and the header of a run name whom totals hold against."""
+    config = overridden_records(
+        configured(2, 3, {"against": "everybody", "distribution": "listed", "epsilons": [1.0, 2.0]})
+    )
+    found = cost_of(config)
+    assert all(0.999 <= each.epsilon / each.total <= 1.0 for each in found.totals)
+    assert found.epsilon < 2.0
+    assert "against everybody" in _totals_table(config, found)[0]
+
+
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"privacy": {"randomizer": "laplace"}}, ["privacy.randomizer = 'laplace'", "closed form"]),
     ({"privacy": {"randomizer": "discrete-gaussian", "personalization": "noise"},
@@ -183,6 +223,12 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"budgets": {"delta": 1e-6}}, ["budgets.delta = 1e-06", "privacy.target_delta"]),
     ({"budgets": {"of": "report", "expected_share": 0.9}},
      ["budgets.expected_share = 0.9", "plans totals of the run"]),
+    ({"budgets": {"against": "everybody", "expected_share": 0.9}},
+     ["budgets.expected_share = 0.9", "absent clients", "own noise"]),
+    ({"budgets": {"against": "everybody"}, "training": {"participation": 0.5}},
+     ["budgets.against = 'everybody'", "training.participation = 1"]),
+    ({"budgets": {"of": "report", "against": "everybody"}},
+     ["budgets.against = 'everybody'", "one report here"]),
     ({"budgets": {"epsilons": [1e-9] * 4}, "run": {"rounds": 1_000_000}},
      ["budget of client 0: total epsilon = 1e-09", "too small for 1,000,000 reports"]),
 ]  # fmt: skip
@@ -269,6 +315,48 @@ def test_a_target_is_not_solved_for_beside_totals(capsys: pytest.CaptureFixture[
     assert main(given) == 2
     said = capsys.readouterr().err
     assert "does not go with totals of the run" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "rc"), [("rounds", 0), ("clients", 2), ("epsilon0", 2)])
+def test_a_target_is_solved_for_beside_a_file_of_reports(
+    name: str, rc: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a file fixes is not solved for."""
+    path, config = tmp_path / "budgets.csv", tmp_path / "config.toml"
+    path.write_text("client_id,epsilon,delta\n0,1,1e-5\n1,2,1e-5\n")
+    config.write_text(
+        "data = { clients = 2, records_per_client = 3 }\n"
+        'privacy = { unit = "client", personalization = "clipping", release = "sum" }\n'
+    )
+    asked = ["bound", str(config), "--budgets", str(path), "--epsilon", "3", "--solve-for", name]
+    assert main(asked) == rc
+    told = capsys.readouterr()
+    if rc:
+        assert told.err.count("\n") == 1 and "budgets.distribution = 'file'" in told.err
+    else:
+        assert told.out.startswith("run.rounds <= ")
+
+
+def test_what_cannot_be_met_says_for_whom_and_why() -> None:
+    """Each reason names its clients, and what would help."""
+    config = overridden_records(configured(2, 3, {"distribution": "listed", "epsilons": [1.0, 2.0]},
+                                           release="reports"))  # fmt: skip
+    sums = overridden_records(configured(2, 3, {"distribution": "listed", "epsilons": [1.0, 2.0]}))
+    rows = [
+        TotalCost(total, clients, 1.0, 1.0, 9.0, ratio * total, limit)
+        for total, clients, ratio, limit in (
+            (0.5, 1200, 0.99, "own noise"), (1.0, 30, 0.99, "total"), (2.0, 40, 0.8, "total"),
+            (3.0, 50, 0.85, "jump"), (4.0, 60, 0.95, "jump"),
+        )
+    ]  # fmt: skip
+    found = dataclasses.replace(cost_of(sums), totals=tuple(rows))
+    jump, below, alone = _limit_lines(config, found)
+    assert jump.startswith("50 clients with a total of 3 cannot") and "jumps beyond it" in jump
+    assert below.startswith("40 clients with a total of 2 end below 90% of it: fewer distinct")
+    assert alone.startswith("1,200 clients with a total of 0.5 are hidden by nobody")
+    assert "more clients or fewer rounds" in alone
+    (said,) = _limit_lines(sums, dataclasses.replace(found, totals=(rows[2],)))
+    assert said.endswith("of it: a larger budgets.expected_share would change that")
 
 
 def test_rounding_totals_down_keeps_the_limits() -> None:

@@ -214,3 +214,15 @@ def test_unknown_client_is_one_line(
         said = capsys.readouterr()
         assert not said.out and said.err.count("\n") == 1
         assert said.err.startswith(f"fl-shuffle: error: {text}")
+
+
+def test_a_column_that_says_nothing_of_somebody_is_no_column() -> None:
+    """Where it says nothing of one client after one round, nobody may add up or compare it."""
+    shape = (2, 3)
+    whole, gap, rounds = np.ones(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
+    gap[1, 2] = np.nan
+    history = SpendHistory(
+        np.array([1, 2]), np.arange(3), rounds, rounds, gap, whole, np.full(shape, np.nan),
+        headline="sum", delta=1e-5,
+    )  # fmt: skip
+    assert list(history.columns) == ["sum"] and history.epsilon is whole

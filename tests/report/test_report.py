@@ -21,10 +21,11 @@ from pytest import CaptureFixture, MonkeyPatch, TempPathFactory
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
+from fl_shuffle.cli.ledger import _recounted, _spans
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.report import page as pages
 from fl_shuffle.report.figures import LABELS, clients_distribution, run_figures
-from fl_shuffle.report.formats import as_text, write_table
+from fl_shuffle.report.formats import as_text, numeric, write_table
 from fl_shuffle.report.history import QUANTILES
 from fl_shuffle.report.many import differences, seed_groups
 from fl_shuffle.report.meaning import Policy, best_guess, odds_factor, who_looks
@@ -364,6 +365,21 @@ def test_a_changed_client_is_reported(
     assert f"shuffled {float(doubled[7]['shuffled_epsilon']):.4g}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("many", [0, 1, 10, 11, 300])
+def test_of_many_clients_that_differ_the_first_ten_are_named(
+    many: int, capsys: CaptureFixture[str]
+) -> None:
+    """How many more there are is counted; a run whose largest epsilon alone differs has none."""
+    found: Any = SimpleNamespace(
+        directory="run", differing=np.arange(many), agrees=False, recounted=2.5, epsilon=2.0
+    )
+    assert _recounted(found) == 1
+    named = ", ".join(map(str, range(min(many, 10)))) or "none"
+    more = f" and {many - 10} more" if many > 10 else ""
+    said = capsys.readouterr().err
+    assert said.endswith(f"epsilon 2.5 (recorded 2.0); clients that differ: {named}{more}\n")
+
+
 def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> None:
     missing = "torch,torchvision,flwr,grpc,ray,numba,pandas,safetensors"
     shown = tmp_path / "page.html"
@@ -473,3 +489,28 @@ def test_an_interrupted_run_shows_what_it_cost_so_far(
     rows = listed(tmp_path, capsys, "--differences")
     assert [json.loads(rows[name]["run.rounds"]) for name in ("whole", "begun")] == [2, 3]
     assert "run.out" not in rows["whole"] and "privacy.release" not in rows["whole"]
+
+
+def test_columns_of_numbers_alone_are_numeric() -> None:
+    """A number that is missing is none; Python calls what is true or false a whole number."""
+    table = {
+        "whole": [1, None, 3],
+        "real": np.array([1.0, np.nan]),
+        "flags": [True, False],
+        "flags of NumPy": np.array([True]),
+        "some flags": [1, True],
+        "texts": ["1"],
+        "some texts": [1.0, "-"],
+    }
+    assert dict(zip(table, numeric(table), strict=True)) == {
+        "whole": True, "real": True, "flags": False, "flags of NumPy": False, "some flags": False,
+        "texts": False, "some texts": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [([], "none"), ([4], "4"), ([1, 2, 3], "1-3"), ([1, 3, 4, 7, 9, 10, 11], "1, 3-4, 7, 9-11")],
+)
+def test_rounds_in_a_row_are_one_span(rounds: list[int], said: str) -> None:
+    assert _spans(rounds) == said

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import fl_shuffle as fs
+from fl_shuffle.accounting.client_classes import ClientClass
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.report.second_opinion import SecondOpinion
 from tests.small_federation import Play, stored
 
 CLIENT = 3
@@ -131,3 +137,32 @@ def test_check_is_for_one_client(
     said = capsys.readouterr().err
     assert "--check prints Python lines for one client: add --client ID" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("honest", "unusable", "hiding"),
+    [
+        (None, 0, [1, 2, 2, 4, 8]),
+        (None, 2, [1, 2, 2]),
+        (3, 0, [1, 2, 2]),
+        (4, 2, [1, 2]),
+        (0.8, 1, [1, 2, 2]),
+        (1, 0, [2]),
+        (None, 5, [2]),
+    ],
+)
+def test_noise_of_a_sum_is_that_of_the_fewest_reports_that_hide(
+    honest: float | None, unusable: int, hiding: list[int]
+) -> None:
+    """Its own report, and the smallest noise of the others: all unusable ones may be honest."""
+    scales = [1.0, 2.0, 4.0, 8.0]
+    kinds = ClassTable.of([ClientClass("gaussian", each, 1.0, 2.0, 1.0, 1e-5) for each in scales])
+    asked = {} if honest is None else {"privacy.assumed_honest": honest}
+    run: Any = SimpleNamespace(
+        classes=kinds, class_of=np.array([0, 1, 1, 2, 3, 3]),
+        config=resolve_config({"data": {"clients": 6}}, asked).to_dict(),
+        attempts=[(1, np.arange(6) < 5, unusable)],
+    )  # fmt: skip
+    deviation = math.sqrt(sum(each * each for each in hiding))
+    assert SecondOpinion(run, 1).sums == [(pytest.approx(deviation), 1)]
+    assert SecondOpinion(run, 5).sums == []

@@ -96,3 +96,13 @@ def test_a_resumed_run_knows_them(play: Play, small: Path, tmp_path: Path) -> No
 
 def test_without_the_setting_only_the_last_is_saved(play: Play) -> None:
     assert not checkpoints_in(play("run", "run.rounds=2"))
+
+
+def test_rounds_of_saved_models_are_listed_in_order(tmp_path: Path) -> None:
+    """By number, however the folder lists its files; nothing else is taken for one."""
+    rounds = [1, 2, 3, 9, 10, 11, 20, 99, 100, 101, 1000, 123_456_789]
+    for number in reversed(rounds):
+        (tmp_path / checkpoint_name(number)).touch()
+    for other in ("0", "01", "-1", "x", "2.part"):
+        (tmp_path / f"model-round-{other}.safetensors").touch()
+    assert checkpoints_in(tmp_path) == rounds

@@ -23,6 +23,7 @@ from fl_shuffle.randomizers.calibration import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
 from fl_shuffle.runs.console_messages import (
     footer,
+    hides_nobody,
     hiding_advice,
     is_shown,
     noise_words,
@@ -351,3 +352,21 @@ def test_waiting_rewrites_one_line_of_a_terminal(
     *lines, last = out.getvalue().split("\r")[1:]
     assert [line.strip() for line in lines] == ["first", "x" * 59, ""] and not last
     assert {len(line) for line in lines} == {59}
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "local", "nobody"),
+    [
+        (2.0, 2.0, True),
+        (1.97, 2.0, True),
+        (1.95, 2.0, False),
+        ("inf", "inf", True),
+        (None, 2.0, False),
+        (2.0, None, False),
+    ],
+)
+def test_a_gain_of_two_percent_is_a_gain(
+    epsilon: float | str | None, local: float | str | None, nobody: bool
+) -> None:
+    """Numbers of a summary, in which an infinite one is a text."""
+    assert hides_nobody(epsilon, local) == nobody

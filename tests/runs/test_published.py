@@ -23,6 +23,7 @@ from fl_shuffle.errors import DataError
 from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
+from fl_shuffle.runs.console_messages import footer
 from tests.one_node import nodes
 from tests.small_federation import Play, notes, page, rows, stored, summary
 
@@ -153,6 +154,8 @@ def test_held_out_records_are_said_not_to_be_covered(play: Play) -> None:
     final = summary(run)
     assert read_run(run).meta["data"]["held_out"] == final["records_not_covered"] == 144
     assert final["test_data"] == "held out of the private records"
+    # How many they are may be private; the final line then leaves the number out.
+    assert final["test_records"] is None and " on held out of the" in "\n".join(footer(final))
     for warned in (final["warnings"], notes(run, "warning")):
         assert any("NOT COVERED" in text and "144" in text for text in warned)
     assert "NOT COVERED: 144 private records" in page(run)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+import shlex
 import shutil
 import sqlite3
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +31,9 @@ from fl_shuffle.ledger.reader import LedgerRecord, RunView
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs import run as running
+from fl_shuffle.runs.directory import RunPlace
 from fl_shuffle.runs.events import RoundFinished
-from fl_shuffle.runs.resume import Resumed, changes_of, require_newest
+from fl_shuffle.runs.resume import Resumed, changes_of, replays, require_newest
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, dying_after, opened, released, resume
 from tests.small_federation import Launch, Play, model_bytes, notes, rows, stored, summary
 
@@ -54,6 +58,54 @@ def test_a_stopped_run_says_from_where_it_replays(
     assert (replayed in str(stopped.value)) == (entropy == "seeded")
     assert main(["simulate", "--resume", str(run)]) == 0
     assert (f"going on at round 2: {replayed}" in capsys.readouterr().err) == (entropy == "seeded")
+
+
+@pytest.mark.parametrize(
+    ("first", "rounds", "said"),
+    [
+        (1, [], ""),
+        (3, [1, 2], ""),
+        (1, [1], "round 1 is played again"),
+        (3, [1, 2, 3], "round 3 is played again"),
+        (3, [1, 2, 3, 4], "rounds 3 to 4 are played again"),
+    ],
+)
+def test_every_round_behind_the_last_checkpoint_is_said_to_be_replayed(
+    first: int, rounds: list[int], said: str
+) -> None:
+    known: Any = SimpleNamespace(first_round=first, rounds=np.array(rounds, int), seeded=True)
+    assert replays(known).startswith(said) and bool(replays(known)) == bool(said)
+    known.seeded = False
+    assert replays(known) == ""
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_ledger_that_lacks_any_round_before_the_state_is_refused(lost: int) -> None:
+    """The first, the last, and one between: what they released would not be counted."""
+    known: Any = SimpleNamespace(
+        directory=Path("run"), first_round=4, entries=8, seeded=True, meta={"run": "ab"},
+        rounds=np.array([number for number in (1, 2, 3, 4) if number != lost]),
+    )  # fmt: skip
+    with pytest.raises(RunError, match=f"nothing of round {lost}"):
+        require_newest(known, "ab", 8)
+    known.rounds = np.array([1, 2, 3])
+    assert require_newest(known, "ab", 8) == require_newest(known, "", 0) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", 'with "quotes"', "it's", 'back\\slash\\"', "two\nlines", "caf\u00e9 $HOME"]
+)
+def test_a_printed_command_resumes_with_every_value_as_it_was(text: str) -> None:
+    """Through the shell, and as Flower reads it: TOML, whose texts end at the first quote."""
+    given = (("config", text), ("count", 3), ("noisy", True), ("empty", ""))
+    place = RunPlace(Path("before"), "no", given)
+    command = place.flwr_run(Path("/runs") / text.replace("\n", " "), vouched=True)
+    *head, config = shlex.split(command)
+    assert head == ["flwr", "run", ".", "--run-config"]
+    found = re.findall(r'([a-z-]+)=("[^"]*"|[^ ]+)', config)
+    read = {name: tomllib.loads(f"x = {value}")["x"] for name, value in found}
+    wanted = {"config": text, "count": 3, "noisy": True, "resume": "data-unchanged"}
+    assert read == {**wanted, "run-directory": str(Path("/runs") / text.replace("\n", " "))}
 
 
 def test_open_run_is_whole_before_anything_is_asked_of_it(tmp_path: Path) -> None:

@@ -349,3 +349,16 @@ def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:
     found = noise.add_to(total, present, np.random.default_rng(1))
     assert float(found.mean()) == approx(15.0, abs=0.05 * float(plan.scale.max()) * 8)
     assert float(found.var()) == approx(5.0 * float(np.sum(np.square(plan.scale))), rel=0.02)
+
+
+def test_reports_that_are_missing_are_counted_in_a_note(tmp_path: Path) -> None:
+    """Of the clients that were asked; nothing is noted of a round that all of them answer."""
+    everybody = np.ones(12, dtype=bool)
+    with opened(tmp_path / "run", 12) as run:
+        for number, (asked, present) in enumerate(
+            [(everybody, np.arange(12) > 2), (everybody, everybody), (np.arange(12) < 9,) * 2], 1
+        ):
+            run.reserve(number, asked)
+            run.commit(number, present)
+    found = [note for note in LedgerRecord(tmp_path / "run").notes if note[1] == "dropped"]
+    assert found == [(1, "dropped", "3 clients sent no usable report")]

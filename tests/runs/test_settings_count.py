@@ -119,6 +119,7 @@ ELSEWHERE = {
     "run.jobs": "changes no result, by design",
     "budgets.of": "each total has a noise of its own, whose shuffles take minutes to certify",
     "budgets.expected_share": "is for budgets.of = 'run'",
+    "budgets.against": "is for budgets.of = 'run': tests/randomizers/test_total_budgets.py",
     "run.checkpoint_every": "adds files and changes no result: tests/runs/test_checkpoints.py",
     "model.fix": "is for a user-defined model: tests/data/test_named_models.py",
     "run.timeout": "seconds until a silent node is given up: tests/flower/test_strategy.py",

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.randomizers.seeds import SeedTree
-from fl_shuffle.shuffler.local import OUT_OF_RANGE, Batch, LocalShuffler, PartialSum, Reports
+from fl_shuffle.shuffler.local import (
+    OUT_OF_RANGE,
+    Batch,
+    LocalShuffler,
+    PartialSum,
+    Reports,
+    listed,
+)
 
 DIMENSION = 7
 both_kinds = pytest.mark.parametrize("keep", [False, True])
@@ -153,3 +160,10 @@ def test_a_nodes_sum_is_held_to_the_reports_that_are_in_it(batches: int) -> None
             released = batch.release()
             assert released.count == 3 * batches and released.total is not None
             assert np.array_equal(released.total.numpy(), total)
+
+
+def test_reasons_for_missing_reports_are_listed_the_most_frequent_five_of_them() -> None:
+    assert listed(Counter()) == ""
+    assert listed(Counter({"late": 2})) == " (late: 2)"
+    reasons = Counter({name: place for place, name in enumerate("abcdefg", 1)})
+    assert listed(reasons) == " (g: 7; f: 6; e: 5; d: 4; c: 3)"

@@ -11,11 +11,11 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.planner.cost import cost_of
 from fl_shuffle.report.many import sweep_figure
-from fl_shuffle.sweeps.baselines import baselines_of
+from fl_shuffle.sweeps.baselines import _local_epsilon, baselines_of
 from fl_shuffle.sweeps.points import LOCAL, NONE, SHUFFLED, TRUSTED, Sweep, changed
 from fl_shuffle.sweeps.results import SweepResult
 from tests.oracles import gaussian_epsilon
@@ -109,3 +109,14 @@ def test_a_sweep_with_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert "trusted server" in said and "inf" in said
     assert main(["sweep", "--resume", str(out), "--baselines"]) == 2
+
+
+def test_own_noise_pays_for_every_report_of_a_round() -> None:
+    """Several reports a round cost what as many rounds do, where nobody shuffles."""
+    tables = {"data": {"clients": 4, "records_per_client": 6}, "budgets": {"epsilon": 1.0}}
+    several = {"run.rounds": 2, "privacy.reports_per_round": 3}
+    found, single, rounds = (
+        _local_epsilon(resolve_config(tables, settings))
+        for settings in (several, {"run.rounds": 2}, {"run.rounds": 6})
+    )
+    assert found == rounds > 1.5 * single

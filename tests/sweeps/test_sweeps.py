@@ -24,6 +24,7 @@ from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.report.many import sweep_figure, sweep_table
+from fl_shuffle.sweeps import running
 from fl_shuffle.sweeps.directory import RUNS, reopen_sweep
 from fl_shuffle.sweeps.points import Sweep, parse_grid
 from fl_shuffle.sweeps.results import SweepResult
@@ -167,6 +168,32 @@ def test_a_combination_costs_what_its_costliest_run_does(
     for name, times in (("epsilon", 1.0), ("sum_epsilon", 2.0), ("local_epsilon", 3.0)):
         assert result.table[name] == [4.0 * times, 3.0 * times]
     assert result.table["lower_epsilon"] == [0.5, None] and result.table["runs"] == [2, 2]
+
+
+def test_points_that_are_over_are_told_as_kept_and_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = Sweep.of({"run": {"rounds": 1}}, {"privacy.clip_norm": [1.0, 2.0]}, 2)
+    monkeypatch.setattr(running, "state_of", lambda _: "finished")
+    monkeypatch.setattr(running, "_started", None)
+    told: list[SweepEvent] = []
+    running.run_sweep(tmp_path, over, jobs=1, observe=told.append)
+    assert told == [SweepEvent(point, kept=True) for point in over.points]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "found"),
+    [([], None), ([1e-5], 1e-5), ([1e-5, 1e-5], 1e-5), ([1e-5, 1e-6], None), ([1e-6, 1e-5], None)],
+)
+def test_runs_of_several_deltas_have_none_in_common(
+    deltas: list[float], found: float | None
+) -> None:
+    """Epsilons at several deltas are no numbers of one axis."""
+    runs: Any = SimpleNamespace(
+        finished={place: SimpleNamespace(delta=delta) for place, delta in enumerate(deltas)}
+    )
+    delta: Any = SweepResult.delta
+    assert delta.fget(runs) == found
 
 
 def test_report_sweep_writes_page_and_figures(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,14 @@ from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
-from fl_shuffle.trackers import MlflowTracker, TensorboardTracker, Tracker, WandbTracker, tracking
+from fl_shuffle.trackers import (
+    MlflowTracker,
+    TensorboardTracker,
+    Tracker,
+    WandbTracker,
+    finite,
+    tracking,
+)
 
 CONFIG = {"run": {"rounds": 2}, "data": {"clients": 5}}
 
@@ -137,3 +145,9 @@ def test_tensorboards_scalars_are_the_runs_numbers(
     assert [time for _, time in proven] == [1.0, 2.0] and told[-1][0] == "close"
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_only_finite_numbers_are_told() -> None:
+    """A run without privacy has an infinite epsilon, and a model may have no loss."""
+    given = {"a": 1, "b": 0.5, "c": math.inf, "d": -math.inf, "e": math.nan, "f": None, "g": "1"}
+    assert finite(given) == {"a": 1.0, "b": 0.5}

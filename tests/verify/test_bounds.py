@@ -170,6 +170,25 @@ def test_composed_gaussian_rounds_lie_just_above_the_closed_form(mu: float, time
         assert delta(epsilon, times - 1, 2 / total, 4096) < true
 
 
+@pytest.mark.parametrize(("once", "often"), [(1, 0), (1, 1), (1, 6), (3, 4)])
+def test_composed_rounds_with_a_certain_loss_against_enumeration(once: int, often: int) -> None:
+    """Randomized responses on the grid, and outcomes of which one side has none: of each kind of
+    round, as often as there are such rounds."""
+    step, kinds, pairs = 0.5, [], list[Any]()
+    for index, certain, times in ((2, 1e-3, once), (1, 4e-3, often)):
+        likely = (1.0 - certain) / (1.0 + math.exp(-step * index))
+        rest = 1.0 - certain - likely
+        points = [(0, arb(certain + likely - rest)), (index, arb(certain))]
+        kinds += [(points, times)] * bool(times)
+        pairs += [([math.inf, step * index, -step * index], [certain, likely, rest])] * times
+    witness = Fields({"tilt": "2", "cells": "1024"}, "witness")
+    found = composed(kinds, arb(step), witness, Work(PLENTY))
+    for epsilon in (0.0, 0.7, 2.0, 5.5):
+        true = oracles.composed(pairs, epsilon)
+        # Two certain losses at once count twice.
+        assert true * (1 - 1e-12) <= float(found(arb(epsilon))) <= 1.02 * true
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_sum_of_equal_terms_against_enumeration(count: int) -> None:
     terms = [(0.3, -0.75), (0.45, 0.0), (0.2, 0.5), (0.05, 2.25)]

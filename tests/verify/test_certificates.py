@@ -32,7 +32,7 @@ from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.verify import claims
 from fl_shuffle.verify.__main__ import main
 from fl_shuffle.verify.claims import check, digits
-from fl_shuffle.verify.reading import Refused
+from fl_shuffle.verify.reading import Refused, parse
 from tests.repository import ROOT
 from tests.verify.made import KINDS, ROUND, golden, held, mu_of, places, replaced
 
@@ -375,3 +375,14 @@ def test_a_mutation_that_makes_the_claim_false_is_refused(kind: str, count: int)
         assert accountants_delta(changed) <= 1.001 * float(claim["delta"]), changed
         assert float(found.verified) <= float(claim["delta"])
     assert count // 50 < accepted < 3 * count // 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": "1", "a": "1"}', '{"b": {"a": "1", "c": [], "a": "2"}}', '{"b": [{"": 1, "": 2}]}'],
+)
+def test_a_name_that_occurs_twice_is_refused(text: str) -> None:
+    """Two readers might believe one each."""
+    with pytest.raises(Refused, match="a name occurs twice in one object"):
+        parse(text)
+    assert parse('{"a": {"a": "1"}, "b": {"a": "2"}}').held == {"a": {"a": "1"}, "b": {"a": "2"}}

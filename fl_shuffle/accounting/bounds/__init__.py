@@ -7,7 +7,7 @@ neighboring relation.
 
 from typing import Final
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Version of the theorems and numerical methods that certify a round.
 
 Raise it with every change that moves a certified number: pairs and epsilons that another version

@@ -81,6 +81,11 @@ class OneRoundCurve(ABC):
         """Whether `epsilon` and `delta` ask the theorems, too, or the local curve alone."""
         return self.credit
 
+    @property
+    def least_delta(self) -> float:
+        """Below this delta the theorems say nothing: `epsilon` is that of the local curve."""
+        return 0.0
+
     def certified(self, epsilon: float) -> float:
         """Return the theorems' bound at `epsilon` >= 0 alone; never above the local curve.
 
@@ -110,7 +115,7 @@ class OneRoundCurve(ABC):
         """
         target = require_open_unit("delta", delta)
         local = self.local_epsilon(target)
-        if not self.improves or local == 0.0 or math.isinf(local):
+        if not self.improves or local == 0.0 or math.isinf(local) or target < self.least_delta:
             return local
 
         def enough(point: float) -> bool:

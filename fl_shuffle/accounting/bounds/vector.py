@@ -15,6 +15,7 @@ from functools import cached_property
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, laplace_profile
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve, Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.curve import gaussian_shuffle, laplace_shuffle
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import NEGLIGIBLE
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket, vector_blanket
 from fl_shuffle.accounting.client_classes import ShuffledRound
 from fl_shuffle.accounting.distributions.gaussian_mechanism import (
@@ -74,6 +75,13 @@ class VectorCurve(OneRoundCurve):
     def credit(self) -> bool:
         """Whether some theorem is expected to gain."""
         return bool(self._theorems)
+
+    @property
+    def least_delta(self) -> float:
+        """Costs of the Gram order are chosen for a delta of 1e-18 or more, and add to the bound."""
+        if self.batch.noise != "gaussian":
+            return 0.0
+        return NEGLIGIBLE if self._blanket is None else NEGLIGIBLE_LOCAL_DELTA
 
     @property
     def predicted_mu(self) -> float:

@@ -242,7 +242,8 @@ class BoundQuery:
     assumed_honest: int | float | None = setting(None, metavar="K|SHARE")
     """with release sum: number or share of reports whose noise counts (all)"""
     budgets: Budgets = setting((), read=_budgets, metavar="FILE.csv")
-    """personal budgets: client_id,epsilon,delta"""
+    """personal budgets of one report: client_id,epsilon,delta; with CONFIG also totals of the run:
+    client_id,total_epsilon"""
     order: float | None = setting(None, above=1.0, high=MAX_ORDER, metavar="X")
     """Renyi order of the methods that use one; left out: the best one"""
     method: str | None = setting(None, metavar="NAME")

@@ -39,6 +39,8 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import Swap, nod
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, cover
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve, profile_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum, spread_atoms
+from fl_shuffle.accounting.bounds.vector import VectorCurve
+from fl_shuffle.accounting.client_classes import ShuffledRound
 from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_profile
 from tests import oracles
 from tests.oracles import GW, G
@@ -199,9 +201,11 @@ def test_kept_boxes_hold_everybody() -> None:
 # --------------------------------------------------------------------------------
 
 COARSE = CellEdges.of(24, 9)
+SOME_OTHERS = cover(0.6, 0.6, 1.2).corner(cover(0.6, 0.6, 1.2).start(3), 1.5)
+FITTED = CellEdges.fitted((24, 9), SOME_OTHERS, 1.5, lambda x: np.exp(np.minimum(x, 4.0)))
 
 
-@pytest.mark.parametrize("nodes", [COARSE, FINE])
+@pytest.mark.parametrize("nodes", [COARSE, FITTED, FINE])
 def test_no_stop_loss_is_below_the_true_one(nodes: CellEdges) -> None:
     rng = np.random.default_rng(461)
     power, kinds = 0.0, np.zeros(2, int)
@@ -242,6 +246,51 @@ def test_what_the_last_nodes_leave_out_is_told(log_a: float, d2: float) -> None:
         assert float(left) <= float(said[0]) * (1.0 + 1e-9)
         if log_a == 8.0:
             assert float(left / mp.ncdf(-z)) > 10.0
+
+
+def test_fitted_cells_add_less() -> None:
+    """To E e^(rate L) of others on and off the line, relative to cells that hardly add anything."""
+    area, a, rate = cover(1.0, 1.0, 2.0), 1.2, 0.06
+    gram = area.corner(area.middles(area.start(3)), a)
+
+    def growth(x: np.ndarray) -> np.ndarray:
+        return np.exp(rate * np.minimum(x, 60.0)) * (x < 60.0)
+
+    def largest_excess(nodes: CellEdges) -> float:
+        def moment(cells: CellEdges) -> np.ndarray:
+            x, p, _ = law(gram, a, cells)
+            return np.sum(np.exp(rate * np.minimum(x, 60.0)) * p, axis=1)
+
+        return float(np.max(moment(nodes) / moment(CellEdges.of(400, 200)))) - 1.0
+
+    usual, fitted = CellEdges.of(48, 20), CellEdges.fitted((48, 20), gram, a, growth)
+    assert fitted.z.size == 48 and fitted.y.size == 20
+    for ours, theirs in ((fitted.z, usual.z), (fitted.y, usual.y)):
+        assert np.all(np.diff(ours) > 0.0)
+        assert ours[[0, -1]] == pytest.approx(theirs[[0, -1]], rel=1e-12)
+    assert 0.0 < largest_excess(fitted) < 0.5 * largest_excess(usual)
+    # Nothing fitted: the usual ones, so no bound jumps where fitting begins.
+    nothing = CellEdges.fitted((48, 20), gram, a, growth, 0.0)
+    assert nothing.z == pytest.approx(usual.z, abs=0.01)
+    assert nothing.y == pytest.approx(usual.y, abs=0.02)
+
+
+def test_cells_of_wide_reports_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the usual ones a bound far out was a third larger."""
+    wide = RoundGeometry(2.0, 1.0, ((1.0, 9_999),))
+    assert wide.wide == 1.0 and RoundGeometry(1.0, 0.5, ((0.5, 9_999),)).wide == 0.0
+    fitted = gaussian_bound.gaussian_delta.__wrapped__(wide, 0.6)
+    monkeypatch.setattr(gaussian_bound, "WIDE_REACH", (9.0, 10.0))
+    assert fitted < 0.9 * gaussian_bound.gaussian_delta.__wrapped__(wide, 0.6)
+
+
+@pytest.mark.parametrize("clients", [20_000])
+def test_no_epsilon_falls_where_fitting_begins(clients: int) -> None:
+    """Less noise costs more, also from radii whose cells are the usual ones on."""
+    radii = (0.5, 0.53, 0.6)
+    kinds = [ShuffledRound("gaussian", 1.0, r, 2.0 * r, ((r, clients - 1),)) for r in radii]
+    epsilons = [VectorCurve(kind).epsilon(1e-8) for kind in kinds]
+    assert epsilons == sorted(epsilons)
 
 
 # --- The line (Lemma 4) and the product of D ----------------------------------------------------
@@ -469,6 +518,8 @@ def test_a_bound_is_that_of_boxes_that_hold_everybody(
 def test_others_off_the_line_do_not_end_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants for them would say more: the walk with the first ones goes on."""
     found = walked(monkeypatch)
+    # With coarse cells these others say more than the guides.
+    monkeypatch.setattr(gaussian_bound, "WIDE_REACH", (9.0, 10.0))
     setting = RoundGeometry(2.4, 1.2, ((1.2, 99_999),))
     a = math.exp(0.5)
     ends = gaussian_bound.Ends.of(setting, a)

@@ -18,6 +18,7 @@ from scipy.stats import binom, gamma
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon, add_remove_of
 from fl_shuffle.accounting.bounds.sum_release import gaussian, laplace
+from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.client_classes import ClientClass
@@ -484,3 +485,16 @@ def test_attack_on_weighted_sums() -> None:
     certain, estimate = attacked_mu(plan, target, 400_000)
     assert 0.9 * claimed < certain <= claimed
     assert estimate == pytest.approx(claimed, abs=0.02)
+
+
+def test_reports_of_several_grids_share_what_may_surprise() -> None:
+    """Noise that bridges no other grid hides its own company alone: of two companies each has half
+    of the probability, so that both are as large together."""
+    scale, grid = np.array([1.0, 1e-6]), np.array([2.0**-10, 2.0**-30])
+    clients, rare = np.array([500, 300]), 1e-3
+    together = drawn_variance(scale, grid, clients, 0.3, rare)
+    for place in (0, 1):
+        alone = slice(place, place + 1)
+        apart = drawn_variance(scale[alone], grid[alone], clients[alone], 0.3, 0.5 * rare)
+        assert together[place] == pytest.approx(apart[0], rel=1e-12)
+        assert together[place] > 50.0 * scale[place] ** 2

@@ -18,6 +18,7 @@ from scipy.stats import binom
 import fl_shuffle as fs
 from fl_shuffle.accounting.bounds import vector, vector_blanket
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve, _Cell, _of_cell
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import NEGLIGIBLE
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.client_classes import ShuffledRound
@@ -155,6 +156,22 @@ def test_what_is_said_nearer_by_holds_far_out_too() -> None:
     curve, own = Nearby(kind), VectorCurve(kind).local_epsilon(1e-5)
     assert Nearby(kind).certified(0.9 * own) > 1e-5 > Nearby(kind).certified(0.5 * own)
     assert curve.epsilon(1e-5) < 0.5 * own and Nearby(kind).delta(0.9 * own) < 1e-5
+
+
+@pytest.mark.parametrize("radius", [0.12, 0.9])
+def test_a_delta_below_all_that_theorems_say_is_not_searched_for(
+    radius: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delta of 1e-100 took seconds, all of them for what the local curve says."""
+    kind = ShuffledRound("gaussian", 1.0, radius, 2.0 * radius, ((radius, 9_999),))
+    curve = VectorCurve(kind)
+    assert curve.epsilon(1e-9) < 0.5 * curve.local_epsilon(1e-9)
+    # Nothing is lost: what the theorems say is never that small where the local curve is not.
+    theorem = curve._theorems[0]
+    for multiple in (6.0, 20.0, 60.0):
+        assert theorem.delta(multiple * curve.predicted_mu) > NEGLIGIBLE
+    monkeypatch.setattr(curve, "certified", lambda epsilon: pytest.fail("a theorem was asked"))
+    assert curve.epsilon(1e-100) == curve.local_epsilon(1e-100)
 
 
 @pytest.mark.parametrize("wins", [True, False])

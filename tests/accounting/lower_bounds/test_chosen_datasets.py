@@ -12,6 +12,7 @@ import fl_shuffle as fs
 from fl_shuffle.accounting.distributions.finite import AccountedRandomizer, KRandomizedResponse
 from fl_shuffle.accounting.distributions.frequency_oracles import RapporDistribution
 from fl_shuffle.accounting.lower_bounds import chosen_datasets
+from fl_shuffle.errors import NotApplicableError
 from tests.oracles import krr_matrix, worst_of
 
 
@@ -39,6 +40,20 @@ def test_data_sets_that_are_no_worse_are_asked_once(
     above = found.epsilon * (1.0 + 1e-3)
     assert chosen_datasets.lower_bound_delta(randomizer, 2000, found.epsilon).delta >= 1e-6
     assert chosen_datasets.lower_bound_delta(randomizer, 2000, above).delta < 1e-6
+
+
+class _Unwitnessed(KRandomizedResponse):
+    """A randomizer of which no data set is known whose divergence is exact."""
+
+    def witnesses(self) -> tuple[()]:
+        return ()
+
+
+def test_without_a_data_set_there_is_no_lower_bound() -> None:
+    """Zero would be an answer: that nothing is reached, which is not known."""
+    for asked in (chosen_datasets.lower_bound_epsilon, chosen_datasets.lower_bound_delta):
+        with pytest.raises(NotApplicableError, match="5-RR has no lower bound"):
+            asked(_Unwitnessed(1.0, 5), 1000, 1e-6)
 
 
 @pytest.mark.parametrize("epsilon0", [0.1, 1.0, 4.0])

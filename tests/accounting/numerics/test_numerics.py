@@ -22,9 +22,15 @@ from scipy.stats import norm
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.bounds.blanket import blanket_curve, blanket_delta, blanket_epsilon
-from fl_shuffle.accounting.bounds.clones import clone_curve, standard_clone
+from fl_shuffle.accounting.bounds.clones import clone_curve, clone_law, standard_clone
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
-from fl_shuffle.accounting.bounds.worst_client import safe_groups
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.worst_client import (
+    EXACT_BUDGET_CLASSES,
+    client_curve,
+    safe_groups,
+    worst_client_curve,
+)
 from fl_shuffle.accounting.client_classes import ShuffledRound
 from fl_shuffle.accounting.distributions import frequency_oracles
 from fl_shuffle.accounting.distributions.amplification import AtomicDistribution
@@ -249,6 +255,39 @@ def response_law(epsilon: float, epsilon0: float = 1.0, k: int = 10) -> AtomicDi
     found = KRandomizedResponse(epsilon0, k).pairs()[0].law(epsilon)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("distinct", [EXACT_BUDGET_CLASSES, EXACT_BUDGET_CLASSES + 1])
+def test_the_most_exposed_client_is_no_other_than_one_of_them(distinct: int) -> None:
+    """Who hides others well loses most by being one of those to hide: of nearly equal budgets the
+    largest need not be the most exposed."""
+    budgets = [LocalBudget(budget) for budget in np.linspace(0.98, 1.0, distinct).tolist()]
+
+    def law(epsilon0: float) -> Any:
+        return lambda epsilon: clone_law(epsilon0, epsilon)
+
+    def hiding(own: LocalBudget, other: LocalBudget) -> float:
+        return 0.9 if other.epsilon0 < 1.0 else 0.05
+
+    worst = worst_client_curve(budgets, law, hiding)
+    each = [client_curve(budgets, own, own, law, hiding) for own in budgets]
+    for epsilon in (0.0, 0.3, 0.6):
+        exact = [curve(epsilon).delta for curve in each]
+        assert max(exact) > exact[-1] > 0.0
+        assert max(exact) <= worst(epsilon).delta <= 1.3 * max(exact)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 3.0])
+def test_atoms_too_rare_to_keep_are_certain_losses_on_both_sides(epsilon: float) -> None:
+    """Their mirror images, too: P has mass at both, and loses nothing of either."""
+    rare, left = 1e-70, 1e-80
+    pair = DominatingPair.from_curve([0.0, epsilon, 2.0 * epsilon], [0.1, rare, left])
+    # What stands above the last node is the slope of the last chord, at both of its ends.
+    slope = (rare - left) / math.expm1(epsilon)
+    mass = slope * math.exp(epsilon)
+    assert pair.losses.tolist() == pytest.approx([-epsilon, 0.0, epsilon])
+    wanted = left + mass * (1.0 + math.exp(-2.0 * epsilon))
+    assert pair.infinite == pytest.approx(wanted, rel=1e-9, abs=0.0)
 
 
 def test_grouping_many_budgets_is_safe_and_tight() -> None:

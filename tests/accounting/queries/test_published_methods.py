@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.bounds.published import feldman2022_epsilon
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.published import echo_epsilon, echo_sum, feldman2022_epsilon
 from fl_shuffle.accounting.bounds.renyi import CloneRenyi, rdp_epsilon
 from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
@@ -43,6 +44,36 @@ def test_published_formulas_say_what_is_printed() -> None:
     assert asked.details["rdp"] == pytest.approx(3 * 2 * math.exp(epsilon0) * 8 / (n - 1))
     rounds = fs.bound(**ONE, method="gdp", rounds=9).details["mu"]
     assert rounds == pytest.approx(3 * mu)
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (3, 1, 2), (1, 4, 2)])
+def test_the_sum_over_neighbors_is_the_printed_one_client_by_client(
+    counts: tuple[int, ...],
+) -> None:
+    """One client of the largest budget is left out of the sum, and counts in the average."""
+    classes = [LocalBudget(0.3 * (1 + place), 0.0, many) for place, many in enumerate(counts)]
+    clients = [each.epsilon0 for each in classes for _ in range(each.count)]
+    expected = sum(
+        (one / other) * math.expm1(-other) / math.expm1(-one) * math.exp(-max(one, other))
+        for one in clients[:-1]
+        for other in clients
+    )
+    assert echo_sum(classes) == pytest.approx(expected / len(clients), rel=1e-12)
+
+
+def test_echo_needs_enough_neighbors() -> None:
+    """Where the sum is below 16 ln(4/delta) the largest local budget is all that is printed."""
+    delta, top = 1e-6, 0.5
+    need = math.log(4.0 / delta)
+    enough = math.ceil(16.0 * need / math.exp(-top)) + 1
+    for clients in (2, enough // 2, enough - 1, enough, 100 * enough):
+        budgets = [LocalBudget(top, 0.0, clients)]
+        total = (clients - 1) * math.exp(-top)
+        assert echo_sum(budgets) == pytest.approx(total)
+        factor = 8.0 * math.sqrt(need / total) + 8.0 / total
+        printed = math.log1p(math.expm1(top) / (math.exp(top) + 1.0) * factor)
+        credited = top if clients < enough else printed
+        assert echo_epsilon(budgets, delta) == pytest.approx(credited)
 
 
 @pytest.mark.parametrize(("epsilon0", "rounds"), [(0.5, 30), (2.0, 1)])

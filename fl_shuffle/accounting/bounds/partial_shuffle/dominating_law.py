@@ -12,6 +12,7 @@ increasing convex order, once what was cut off is paid for.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +28,13 @@ B_ROUND_OFF = 64.0 * UNIT
 """b^2 is raised by this share of U: more b is above in the order."""
 SPREAD_ATOMS = 1 << 14
 """Atoms that are spread to a grid at a time: their arrays lie in the second-level cache."""
+FIT_NODES = 97, 41
+"""Where the error of cells is told when they are fitted: nodes of `z` and of `y`."""
+FIT_SHARES = 0.85, 0.7
+"""At most this share of the cells of `z`, of `y` is fitted; the others lie as `CellEdges.of` has
+them, for matrices unlike those of the fit."""
+LEAST_ERROR = 1e-280
+"""Added to the error of cells, which may be zero everywhere."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,65 @@ class CellEdges:
     def of(cls, z: int, y: int) -> CellEdges:
         """Return nodes of this number; denser in the middle."""
         return cls(_denser(z, -6.5, 8.5, 1.6), _denser(y, -6.0, 8.0, 1.9))
+
+    @classmethod
+    def fitted(
+        cls,
+        counts: tuple[int, int],
+        gram: Gram,
+        a: float,
+        growth: Callable[[FloatArray], FloatArray],
+        share: float = 1.0,
+    ) -> CellEdges:
+        """Return nodes of these numbers (`z`, `y`), dense where these matrices' cells add most.
+
+        Any nodes are valid: that cells are fitted decides how close the distributions are. Spread
+        to its ends, a cell of width h adds about h^2/12 times f''(L) L'^2 times its mass to E f(L).
+        `growth` is f'' but for a factor. With n(z) nodes per unit, the sum of the errors is about
+        the integral of e(z)/n(z)^2, e(z) = E[f''(L) L'^2 | z] times the normal density: least for
+        n(z) in proportion to the cube root of e(z). `share`: of the cells that are fitted, times
+        `FIT_SHARES`.
+        """
+        places = cls.of(*FIT_NODES)
+        errors = _errors_of_cells(places, gram, a, growth)
+        usual = cls.of(*counts)
+        return cls(
+            _where_needed(usual.z, places.z, errors[0], share * FIT_SHARES[0]),
+            _where_needed(usual.y, places.y, errors[1], share * FIT_SHARES[1]),
+        )
+
+
+def _errors_of_cells(
+    nodes: CellEdges, gram: Gram, a: float, growth: Callable[[FloatArray], FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Return e(z) and e(y) of `CellEdges.fitted`: at each node the largest of the matrices.
+
+    Relative to E f''(L) of each, so that the largest values of one do not hide the others.
+    """
+    d1, d2, b = (each[:, None] for each in _directions(gram))
+    z, y = nodes.z, nodes.y
+    up, down = np.exp(d1 * z - 0.5 * d1 * d1), a * np.exp(-d2 * z - 0.5 * d2 * d2)
+    scale = np.exp(b * y - 0.5 * b * b)[:, :, None]
+    values = scale * (up - down)[:, None, :]
+    weight = growth(values) * np.exp(-0.5 * (y[:, None] ** 2 + z**2))
+    steps = np.gradient(y)[:, None] * np.gradient(z)
+    whole = np.maximum((weight * steps).sum(axis=(1, 2)), LEAST_ERROR)[:, None]
+    of_z = np.einsum("gyz,y->gz", weight * scale**2, np.gradient(y)) * (d1 * up + d2 * down) ** 2
+    of_y = np.einsum("gyz,z->gy", weight * values**2, np.gradient(z)) * b**2
+    return (of_z / whole).max(axis=0), (of_y / whole).max(axis=0)
+
+
+def _where_needed(usual: FloatArray, at: FloatArray, error: FloatArray, share: float) -> FloatArray:
+    """Return as many nodes as `usual` has, between the same ends.
+
+    This share of them is as dense as the cube root of `error`, the others are as in `usual`.
+    """
+    density = np.cbrt(error + LEAST_ERROR)
+    below = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(at)))
+    places = np.linspace(0.0, 1.0, usual.size)
+    wanted = share * below / below[-1] + (1.0 - share) * np.interp(at, usual, places)
+    result: FloatArray = np.interp(places, wanted, at)
+    return result
 
 
 def _denser(count: int, low: float, high: float, bend: float) -> FloatArray:
@@ -167,13 +234,18 @@ class Factors(NamedTuple):
     """The mean of what they leave out."""
 
 
-def factors(gram: Gram, a: float, nodes: CellEdges) -> Factors:
-    """Return the two distributions of every matrix."""
+def _directions(gram: Gram) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return d_1, d_2, and b, which is rounded up."""
     u, w, x = gram
     d = np.sqrt(np.maximum(u + w - 2.0 * x, 1e-30))
     d1, d2 = (u - x) / d, (w - x) / d
     # b^2 = U - d_1^2 = W - d_2^2 is the part that u and v share: Lambda's parameter.
-    b = np.sqrt(np.maximum(u - d1 * d1, 0.0) + B_ROUND_OFF * u)
+    return d1, d2, np.sqrt(np.maximum(u - d1 * d1, 0.0) + B_ROUND_OFF * u)
+
+
+def factors(gram: Gram, a: float, nodes: CellEdges) -> Factors:
+    """Return the two distributions of every matrix."""
+    d1, d2, b = _directions(gram)
     t, p = ell_law(d1, d2, a, nodes.z)
     f, r = factor_law(b, nodes.y)
     return Factors(f, r, t, p, left_out(d1, b, t[:, -1], nodes))

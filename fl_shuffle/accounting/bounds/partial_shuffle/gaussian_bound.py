@@ -79,6 +79,14 @@ NEGLIGIBLE = 1e-22
 """Smaller local deltas are taken as they are."""
 FINE = CellEdges.of(96, 27)
 """Edges of the cells of the finite distributions; any are valid."""
+FITTED_CELLS = 80, 40
+"""Of wide reports, numbers of fitted edges instead. Others off the line have a wide Lambda, and far
+out few large values decide: neither suits edges that are the same for every epsilon."""
+WIDE_REACH = 1.02, 1.2
+"""Up to the first of these distances between means no cells are fitted, from the second one on as
+many as may be; in between a growing share, so that no bound jumps where a radius grows."""
+FIT_BOXES = 3
+"""Cells are fitted to the guides and to the middles of boxes, this number to a side."""
 CHUNK = 32
 """Boxes at a time: their atoms then lie in the cache."""
 GRID_NODES = 256
@@ -154,6 +162,13 @@ class RoundGeometry:
         if not NEARLY_LARGEST * 2.0 * self.own <= self.move < 2.0 * self.own:
             return None
         return RoundGeometry(2.0 * self.own, self.own, self.groups)
+
+    @property
+    def wide(self) -> float:
+        """The share of `WIDE_REACH` that the largest distance between means has passed."""
+        first, last = WIDE_REACH
+        reach = self.own + max(other for other, _ in self.groups)
+        return min(max((reach - first) / (last - first), 0.0), 1.0)
 
     @property
     def predicted_mu(self) -> float:
@@ -470,6 +485,7 @@ class MainTerm:
         thetas = LINES * theta if chosen is None else np.array([theta])
         self._transform = self._best_line(masses, thetas)
         self._prepared = self._transform.prepared()
+        self._cells = self._fitted_cells()
         guides = [
             np.column_stack(self._of_grams(gram, p))
             for gram, p in zip(ends.grams, swap.weights, strict=True)
@@ -477,6 +493,27 @@ class MainTerm:
         self._scales = np.array([rows[:, 0].max() for rows in guides])
         self.least = self._sum(guides, self._scales)[0] / swap.m + swap.cost
         """The bound over the guides alone: not a bound, and about the least that one can be."""
+
+    def _fitted_cells(self) -> CellEdges:
+        """Return edges that fit f(L) = e^(theta phi(min(L, K))), the main term's.
+
+        Below K, f'' is about f but for a factor; beyond, f does not grow.
+        """
+        share = self._setting.wide
+        if share == 0.0:
+            return FINE
+
+        def growth(x: FloatArray) -> FloatArray:
+            phi = self.theta * self.swap.lift(np.minimum(x, self.cut), LAMBDA)
+            result: FloatArray = np.exp(np.minimum(phi, 600.0)) * (x < self.cut)
+            return result
+
+        counts = zip((FINE.z.size, FINE.y.size), FITTED_CELLS, strict=True)
+        first, second = (round(usual + share * (most - usual)) for usual, most in counts)
+        covers = self._setting.covers
+        middles = [area.corner(area.middles(area.start(FIT_BOXES)), self._a) for area in covers]
+        u, w, x = (np.concatenate(each) for each in zip(*self.ends.grams, *middles, strict=True))
+        return CellEdges.fitted((first, second), (u, w, x), self._a, growth, share)
 
     def beside(self, more: Sequence[Gram]) -> MainTerm:
         """Return K and the line chosen again, with these guides as well."""
@@ -632,7 +669,7 @@ class MainTerm:
 
     def _of_grams(self, gram: Gram, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the same of Gram matrices."""
-        laws = factors(gram, self._a, FINE)
+        laws = factors(gram, self._a, self._cells)
         masses, over = self._grid.spread_products(laws)
         log = self._transform.log_d(masses, self._prepared)
         with np.errstate(over="ignore"):

@@ -1,0 +1,135 @@
+"""What is printed of a plan, and how its rows are put together: of hand-made costs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest import MonkeyPatch
+
+from fl_shuffle.cli.cost import SHOWN_CLASSES, _lines, _noise_lines, _table, _totals_table
+from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.planner import cost
+from fl_shuffle.planner.cost import ClassCost, Cost, TotalCost, _total_costs, trade_off_of
+from fl_shuffle.report.formats import short
+
+
+def config(**settings: Any) -> Config:
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    return resolve_config({"data": {"clients": 5, "records_per_client": 6}}, given)
+
+
+def cost_class(index: int, epsilon: float, **more: Any) -> ClassCost:
+    of: dict[str, Any] = {
+        "clients": 1, "anonymity": 7, "epsilon0": 1.0, "noise_scale": 2.0, "epsilon": epsilon,
+        "local": 9.0, "lower": 0.0, "credit": True,
+    }  # fmt: skip
+    return ClassCost(index, **{**of, **more})
+
+
+def planned(*classes: ClassCost, **more: Any) -> Cost:
+    of: dict[str, Any] = {
+        "epsilon": 1.0, "delta": 1e-5, "rounds": 3, "unit": "client", "certain": True,
+        "tightness": None, "dimension": 50_000, "noise_of_mean": 0.5,
+        "sum_epsilon_add_remove": None, "declared": False,
+    }  # fmt: skip
+    return Cost(classes=classes, **{**of, **more})
+
+
+@pytest.mark.parametrize("count", [1, SHOWN_CLASSES, SHOWN_CLASSES + 1, SHOWN_CLASSES + 7])
+def test_classes_stand_in_the_table_by_epsilon_the_largest_first(count: int) -> None:
+    epsilons = np.random.default_rng(1).permutation(np.arange(1, count + 1) / 64)
+    classes = [cost_class(place, epsilon) for place, epsilon in enumerate(epsilons.tolist())]
+    head, *lines = _table(config(), planned(*classes))
+    assert head.split()[-3:] == ["without", "shuffler", "lower"]
+    shown = [line.split()[4] for line in lines[:SHOWN_CLASSES]]
+    assert shown == [
+        short(each) for each in sorted(epsilons.tolist(), reverse=True)[:SHOWN_CLASSES]
+    ]
+    left = count - SHOWN_CLASSES
+    assert lines[SHOWN_CLASSES:] == [f"  and {left} classes with smaller epsilon"] * (left > 0)
+
+
+@pytest.mark.parametrize(("reports", "sent"), [(1, None), (3, ("0.6 MB", "6 MB"))])
+def test_what_several_reports_a_round_take_of_a_line_is_told(
+    reports: int, sent: tuple[str, str] | None
+) -> None:
+    """Four bytes a number: of each report, over all rounds."""
+    asked = config(privacy__reports_per_round=reports, run__rounds=10)
+    first, *more = _noise_lines(asked, planned(cost_class(0, 1.0)))
+    assert first == "noise of the mean: 0.5 times the clipping norm (50,000 numbers)"
+    assert more == ([] if sent is None else [
+        f"a client sends 3 reports a round, {sent[0]}, and {sent[1]} over the run"
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("times", "warned"), [(9.9, False), (10.1, True)])
+def test_hopeless_noise_is_a_warning(times: float, warned: bool) -> None:
+    (line,) = _noise_lines(config(), planned(noise_of_mean=times))
+    assert line.startswith("warning: noise of the mean") == warned
+    assert _noise_lines(config(), planned(noise_of_mean=None)) == []
+    (line,) = _noise_lines(config(), planned(noise_of_mean=times, dimension=None))
+    # 10,000 numbers: the root of it times that of one.
+    assert line.startswith(f"noise of the mean: {100 * times:.4g} times") and "10,000" in line
+
+
+def test_drawn_rounds_and_lost_shuffles_are_told() -> None:
+    lost = cost_class(0, 1.0, credit=False)
+    said = "\n".join(_lines(config(), planned(lost, certain=False)))
+    assert "expected cost of 3 rounds" in said and "batches and attendance are drawn" in said
+    assert "shuffling adds nothing here" in said
+    said = "\n".join(_lines(config(), planned(lost, cost_class(1, 1.0))))
+    assert "proven cost of 3 rounds" in said and "drawn" not in said and "nothing" not in said
+
+
+def test_what_a_combination_gains_and_loses_counts_clients(monkeypatch: MonkeyPatch) -> None:
+    """Numbers are over clients, not over classes; budgets are those before they were rounded."""
+    classes = cost_class(0, 2.0, clients=1, anonymity=9), cost_class(1, 0.5, clients=4)
+    monkeypatch.setattr(cost, "cost_of", lambda _: planned(*classes))
+    epsilons = [1.0, 1.25, 2.0, 2.0, 4.0]
+    found = trade_off_of(
+        config(budgets__distribution="listed", budgets__epsilons=epsilons, budgets__levels=2)
+    )
+    rounded = np.array([1.0, 1.0, 2.0, 2.0, 2.0])
+    assert found.pop("budget_lost") == pytest.approx(1.0 - np.mean(rounded / epsilons))
+    assert found == {
+        "cohorts": 2, "least_anonymity": 7, "median_anonymity": 7, "worst_epsilon": 2.0,
+        "median_epsilon": 0.5,
+    }  # fmt: skip
+
+
+def test_a_row_for_a_total_has_the_largest_numbers_of_its_clients() -> None:
+    """Who has more records is clipped more loosely, for the same total."""
+    plan: Any = SimpleNamespace(
+        totals=np.array([2.0, 0.5, 2.0, 0.5]), class_of=np.array([2, 0, 1, 0]),
+        classes=SimpleNamespace(epsilon0=np.array([0.25, 3.0, 1.0])),
+        clip=np.array([1.0, 0.125, 0.75, 0.25]), scale=np.array([4.0, 5.0, 8.0, 5.0]),
+    )  # fmt: skip
+    classes = [cost_class(0, 0.375), cost_class(1, 1.5), cost_class(2, 1.75)]
+    strict, large = _total_costs(plan, classes)
+    assert strict == TotalCost(0.5, 2, 0.25, 5.0, 0.25, 0.375)
+    assert large == TotalCost(2.0, 2, 1.0, 8.0, 3.0, 1.75)
+    assert _total_costs(SimpleNamespace(totals=None), classes) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, SHOWN_CLASSES, SHOWN_CLASSES + 3])
+def test_totals_stand_in_the_table_the_strictest_first(count: int) -> None:
+    """Whoever ends below nine tenths of it is told of, beyond the rows that are shown, too."""
+    totals = tuple(
+        TotalCost(float(place), 2, 0.5, 1.0, 0.1, place * (0.5 if place == count else 0.95))
+        for place in range(1, count + 1)
+    )
+    asked = config(
+        budgets__of="run", budgets__distribution="constant", privacy__release="sum",
+        privacy__unit="client", privacy__personalization="clipping",
+    )  # fmt: skip
+    lines = _totals_table(asked, planned(totals=totals))
+    shares = [line.split()[-1] for line in lines if line.endswith("%")]
+    shown = ["95.0%"] * (count - 1) + ["50.0%"]
+    assert shares == shown[:SHOWN_CLASSES]
+    assert ("  and 3 larger totals" in lines) == (count > SHOWN_CLASSES)
+    assert any(line.startswith("  2 clients end below 90% of their total") for line in lines)
+    assert _totals_table(asked, planned()) == []
