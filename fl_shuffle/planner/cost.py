@@ -232,7 +232,7 @@ def _total_costs(
     alone = against_everybody(config)
     after = np.array([cost[kind].local if alone else cost[kind].epsilon for kind in spent])
     hidden = np.array([cost[kind].credit for kind in spent])
-    shuffled, jumps = searched(config), np.zeros(len(plan), dtype=bool)
+    shuffled, jumps = searched(config), np.zeros(len(plan.totals), dtype=bool)
     if shuffled:
         jumps = beside_a_jump(config, plan.totals, int(plan.classes.records[plan.class_of[0]]))
     values, inverse = np.unique(plan.totals, return_inverse=True)

@@ -76,7 +76,8 @@ def written(app: str, place: Path, kind: str = "updates", *, changed: bool = Tru
 def edit(changes: dict[str, str]) -> None:
     """Replace texts that stand once in the app in the current folder."""
     for old, new in changes.items():
-        texts = {path: path.read_text() for path in Path().glob("**/*.[pt]*")}
+        files = (path for path in Path().rglob("*") if path.suffix in (".py", ".toml"))
+        texts = {path: path.read_text() for path in files}
         (path,) = (path for path, text in texts.items() if text.count(old))
         assert texts[path].count(old) == 1, old
         path.write_text(texts[path].replace(old, new))

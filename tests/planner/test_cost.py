@@ -22,6 +22,12 @@ def config(**settings: Any) -> Config:
     return resolve_config({"data": {"clients": 5, "records_per_client": 6}}, given)
 
 
+OF_TOTALS = {
+    "budgets__of": "run", "budgets__distribution": "constant", "privacy__release": "sum",
+    "privacy__unit": "client", "privacy__personalization": "clipping",
+}  # fmt: skip
+
+
 def cost_class(index: int, epsilon: float, **more: Any) -> ClassCost:
     of: dict[str, Any] = {
         "clients": 1, "anonymity": 7, "epsilon0": 1.0, "noise_scale": 2.0, "epsilon": epsilon,
@@ -109,10 +115,12 @@ def test_a_row_for_a_total_has_the_largest_numbers_of_its_clients() -> None:
         clip=np.array([1.0, 0.125, 0.75, 0.25]), scale=np.array([4.0, 5.0, 8.0, 5.0]),
     )  # fmt: skip
     classes = [cost_class(0, 0.375), cost_class(1, 1.5), cost_class(2, 1.75)]
-    strict, large = _total_costs(plan, classes)
-    assert strict == TotalCost(0.5, 2, 0.25, 5.0, 0.25, 0.375)
-    assert large == TotalCost(2.0, 2, 1.0, 8.0, 3.0, 1.75)
-    assert _total_costs(SimpleNamespace(totals=None), classes) == ()  # type: ignore[arg-type]
+    asked = config(**OF_TOTALS)
+    strict, large = _total_costs(asked, plan, classes)
+    assert strict == TotalCost(0.5, 2, 0.25, 5.0, 0.25, 0.375, "total")
+    assert large == TotalCost(2.0, 2, 1.0, 8.0, 3.0, 1.75, "total")
+    nothing: Any = SimpleNamespace(totals=None)
+    assert _total_costs(asked, nothing, classes) == ()
 
 
 @pytest.mark.parametrize("count", [1, SHOWN_CLASSES, SHOWN_CLASSES + 3])
@@ -122,14 +130,12 @@ def test_totals_stand_in_the_table_the_strictest_first(count: int) -> None:
         TotalCost(float(place), 2, 0.5, 1.0, 0.1, place * (0.5 if place == count else 0.95))
         for place in range(1, count + 1)
     )
-    asked = config(
-        budgets__of="run", budgets__distribution="constant", privacy__release="sum",
-        privacy__unit="client", privacy__personalization="clipping",
-    )  # fmt: skip
+    asked = config(**OF_TOTALS)
     lines = _totals_table(asked, planned(totals=totals))
     shares = [line.split()[-1] for line in lines if line.endswith("%")]
     shown = ["95.0%"] * (count - 1) + ["50.0%"]
     assert shares == shown[:SHOWN_CLASSES]
     assert ("  and 3 larger totals" in lines) == (count > SHOWN_CLASSES)
-    assert any(line.startswith("  2 clients end below 90% of their total") for line in lines)
+    told = f"  2 clients with a total of {count} end below 90% of it"
+    assert any(line.startswith(told) for line in lines)
     assert _totals_table(asked, planned()) == []
