@@ -195,7 +195,7 @@ def add_options(
     for each in settings_of(section).values():
         if (names and each.name not in names) or (short and not each.flag):
             continue
-        default = "" if each.default in (None, "", ()) or short else f" ({each.default})"
+        default = "" if each.default in (None, "", ()) or short else f" (default: {each.default})"
         choices = f": {', '.join(each.choices)}" if each.choices and not short else ""
         parser.add_argument(
             each.flag or "--" + each.name.replace("_", "-"),
@@ -203,7 +203,7 @@ def add_options(
             metavar=each.metavar or None,
             default=None,
             action="store" if short else "once",
-            help=texts[each.name] + choices + default,
+            help=_capitalized(texts[each.name]) + choices + default,
         )
 
 
@@ -238,7 +238,12 @@ def asks(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, R
 def words_of(section: Any, name: str) -> list[str]:
     """Return what a field is, what it allows, and with which other one it counts."""
     each = settings_of(section)[name]
-    return [text for text in (texts_of(section)[name], each.range, each.condition) if text]
+    meaning = _capitalized(texts_of(section)[name])
+    return [text for text in (meaning, each.range, each.condition) if text]
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def as_toml(value: Any) -> str:

@@ -13,13 +13,13 @@ class AuditSettings:
     """How hard to try. `confidence` is that of all of an audit's lower bounds together."""
 
     trials: int = setting(1000, low=8, high=10**8, metavar="N")
-    """rounds whose sums are played"""
+    """number of rounds whose sums are attacked"""
     reports: int = setting(1_000_000, low=1000, high=10**8, metavar="N")
-    """single reports to draw per dataset"""
+    """number of single reports drawn per data set"""
     confidence: float = setting(0.95, low=0.5, below=1.0, metavar="P")
-    """of all lower bounds of an audit together"""
+    """confidence of all lower bounds of an audit together"""
     seconds: float = setting(100.0, above=0.0, metavar="S")
-    """for all but two runs, the noise, and one game"""
+    """time limit in seconds; two runs, the noise test, and one game are exempt"""
     seed: int = setting(0, metavar="N")
     """seed of the canaries"""
 

@@ -18,31 +18,31 @@ Group = Parser | argparse._ArgumentGroup
 
 COMMANDS = {
     "run": {
-        "new": "write a Flower app of your own that runs",
-        "simulate": "run a federation and account for its privacy, round by round",
-        "sweep": "the same over a grid of settings and seeds",
-        "data": "how records are dealt to clients; a picture of the labels",
-        "migrate": "a configuration of an earlier version by the names of today",
+        "new": "Write a new Flower app that runs",
+        "simulate": "Run a federation and account for its privacy",
+        "sweep": "Run a grid of settings and seeds",
+        "data": "Show how records are partitioned among clients",
+        "migrate": "Update a configuration of an earlier version",
     },
     "read": {
-        "runs": "which runs there are, what they cost, how they differ",
-        "ledger": "what every round and client cost; CSV, JSON, Parquet",
-        "report": "one page about a run, or several; figures for papers",
+        "runs": "List and compare runs",
+        "ledger": "Show the spend per round and client",
+        "report": "Write a report as an HTML page, and figures",
     },
     "privacy": {
-        "bound": "what shuffled reports cost, or what a configuration will",
-        "certify": "a certificate of a run's epsilon",
-        "verify": "check a certificate without any of our accounting",
-        "audit": "try to break the privacy claims",
-        "settings": "every setting of a configuration: default, range, meaning",
+        "bound": "Compute an epsilon without training anything",
+        "certify": "Write a certificate of a run's epsilon",
+        "verify": "Verify a certificate independently of the accountant",
+        "audit": "Attack the privacy claims of a run",
+        "settings": "Explain the settings of a configuration",
     },
-    "deploy": {"shuffler": "the shuffler as a party of its own"},
+    "deploy": {"shuffler": "Run a separate shuffler"},
 }
 """Group -> command -> what it does, on the first screen."""
 SUBCOMMANDS = tuple(name for group in COMMANDS.values() for name in group)
 FIRST_STEPS = (
-    "fl-shuffle simulate runs the quickstart; then fl-shuffle report with the folder it names. "
-    "What a command takes: fl-shuffle COMMAND --help."
+    "Start with fl-shuffle simulate, which runs the quickstart and names the next command. "
+    "Options of a command: fl-shuffle COMMAND --help."
 )
 TYPES = {
     "int": "a whole number",
@@ -51,9 +51,9 @@ TYPES = {
 }
 """What `argparse` calls by the name of a function."""
 SHUFFLER = {
-    "key": "make the analyzer's key pair: FILE, to keep, and FILE.pub, for the sites",
-    "init": "make a shuffler's directory, and the credentials of the server and of every site",
-    "serve": "take reports and release batches, until it is ended",
+    "key": "Make the analyzer's key pair: FILE (private), and FILE.pub for the sites",
+    "init": "Make the shuffler's directory, and credentials for the server and for every site",
+    "serve": "Accept reports and release batches until you stop it",
 }
 LARGEST_REPORT = 1 << 24
 """Bytes: four million coordinates."""
@@ -110,7 +110,7 @@ def parser_of(command: str) -> Parser:
     configure = globals()[command]
     parser = _Parser(prog=f"fl-shuffle {command}", description=configure.__doc__)
     configure(parser)
-    flag(parser, "--verbose", "show where an error comes from, and its causes")
+    flag(parser, "--verbose", "Show the traceback of an error")
     return parser
 
 
@@ -150,116 +150,132 @@ def overrides(parser: Parser, sections: Iterable[str] = ()) -> None:
     """Add `--set`, and the short options of the settings of these sections that declare one."""
     from fl_shuffle.configuration.reading import SECTIONS
 
-    what = "override one setting of the configuration; may be repeated"
+    what = "Override one setting of the configuration (repeatable)"
     repeated(parser, "--set", "SECTION.KEY=VALUE", what)
     for name in sections:
         settings_schema.add_options(parser, SECTIONS[name], short=True)
 
 
 def new(parser: Parser) -> None:
-    """Write a Flower app of your own that runs: apps, configuration, budgets, a test."""
-    option(parser, "name", "NAME", "the new folder, and its package's name")
-    flag(parser, "--deploy", "add a script that deploys it on this machine")
+    """Write a new Flower app that runs: apps, configuration, budgets, and a test."""
+    option(parser, "name", "NAME", "Name of the new folder and of its package")
+    flag(parser, "--deploy", "Add a script that deploys the app on this machine")
 
 
 def simulate(parser: Parser) -> None:
     """Run a simulated federation and account for its privacy, round by round."""
-    what = "what to run: a file, the name of a shipped one, or a run's folder to run its "
-    what += "configuration anew (default: quickstart)"
+    what = "Configuration to run: a file, the name of a shipped one, or the folder of a run whose "
+    what += "configuration is run again (default: quickstart)"
     option(parser, "config", "CONFIG|RUN", what, nargs="?")
     overrides(parser, OF_RUN)
-    flag(parser, "--list", "which configurations are shipped")
-    option(parser, "--out", "DIR", "run directory (default: runs/DATE-TIME)")
-    option(parser, "--resume", "DIR", "go on with an unfinished run")
-    vouch = "with --resume: vouch for the data where they cannot be compared"
+    flag(parser, "--list", "List the shipped configurations")
+    option(parser, "--out", "DIR", "Directory of the run (default: runs/DATE-TIME)")
+    option(parser, "--resume", "DIR", "Continue the unfinished run in this directory")
+    vouch = "With --resume: state that the data are unchanged, if they cannot be compared"
     flag(parser, "--data-unchanged", vouch)
-    trackers = "tell tensorboard, mlflow, wandb, or what your module:function returns (repeatable)"
+    trackers = "Send metrics to tensorboard, mlflow, wandb, or your module:function (repeatable)"
     repeated(parser, "--track", "NAME", trackers)
-    flag(parser, "--dry-run", "run nothing: say what it will cost, and how long it will take here")
-    flag(parser, "--quiet", "print one line: where the run is, its accuracy and its epsilon")
-    flag(parser, "--json", "print one JSON object per round and a final one")
+    flag(parser, "--dry-run", "Run nothing: estimate epsilon and computing time")
+    flag(parser, "--quiet", "Print one line: directory, accuracy, and epsilon")
+    flag(parser, "--json", "Print one JSON object per round, and a final one")
 
 
 def sweep(parser: Parser) -> None:
-    """Run a configuration over a grid of settings and several seeds: a table and a figure."""
-    option(parser, "config", "CONFIG.toml", "what to run (default: the quickstart)", nargs="?")
-    axis = "a setting and its values; may be repeated: every combination is run"
+    """Run a configuration over a grid of settings and several seeds; write a table and a figure."""
+    option(parser, "config", "CONFIG.toml", "Configuration to run (default: quickstart)", nargs="?")
+    axis = "Setting and its values (repeatable: every combination is run)"
     repeated(parser, "--grid", "SECTION.KEY=VALUE,VALUE,...", axis)
-    option(parser, "--seeds", "N", "seeds of each combination (default 1)", type=int, default=1)
-    beside = "each combination also without privacy, and at the same epsilon with a trusted server "
-    flag(parser, "--baselines", beside + "and with local privacy alone")
+    option(
+        parser, "--seeds", "N", "Number of seeds per combination (default: 1)", type=int, default=1
+    )
+    beside = (
+        "Run each combination also without privacy, with a trusted server at the same epsilon, "
+    )
+    flag(parser, "--baselines", beside + "and with local privacy at the same epsilon")
     overrides(parser)
-    option(parser, "--jobs", "N", "runs at once (default 1)", type=int, default=1)
-    option(parser, "--out", "DIR", "the sweep's folder (default: runs/DATE-TIME)")
-    option(parser, "--resume", "DIR", "go on with a sweep that was stopped")
-    flag(parser, "--quiet", "print only the final table")
+    option(parser, "--jobs", "N", "Number of simultaneous runs (default: 1)", type=int, default=1)
+    option(parser, "--out", "DIR", "Directory of the sweep (default: runs/DATE-TIME)")
+    option(parser, "--resume", "DIR", "Continue the unfinished sweep in this directory")
+    flag(parser, "--quiet", "Print only the final table")
 
 
 def data(parser: Parser) -> None:
-    """Say how a configuration deals its training records to the clients: how many records and
-    classes each one has. These are exact numbers about the records: a guarantee covers none of
-    them."""
-    option(parser, "config", "CONFIG", "a configuration (default: quickstart)", nargs="?")
+    """Show how a configuration partitions its training records: the number of records and classes
+    of each client. These numbers are exact, and no guarantee covers them."""
+    option(parser, "config", "CONFIG", "Configuration (default: quickstart)", nargs="?")
     overrides(parser, ("data",))
-    option(parser, "--plot", "FILE", "draw each client's labels: .png, .svg, .pdf, or .csv")
-    flag(parser, "--json", "print one JSON object")
+    option(
+        parser,
+        "--plot",
+        "FILE",
+        "Draw each client's labels (.png, .svg, .pdf), or write their numbers (.csv)",
+    )
+    flag(parser, "--json", "Print one JSON object")
 
 
 def runs(parser: Parser) -> None:
-    """List runs: what they were, how far they came, what they cost."""
-    where = "folders of runs, or folders that hold some (default: runs)"
+    """List runs with their configuration, progress, accuracy, and epsilon."""
+    where = "Directories of runs, or directories that contain runs (default: runs)"
     option(parser, "directory", "DIR", where, nargs="*", default=["runs"])
-    form(parser, "how to print it")
-    flag(parser, "--differences", "show the settings in which the runs differ")
+    form(parser, "Output format (default: table)")
+    flag(parser, "--differences", "Show the settings in which the runs differ")
 
 
 def ledger(parser: Parser) -> None:
-    """What was spent: by round, by client, who reported when, and what must be known to read it.
-    As written in the run's ledger; --recompute counts again and says where it differs."""
-    option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
+    """Show the privacy spend of a run, as its ledger records it: per round, per client, or per
+    client and round. --recompute accounts for the run again and shows differences."""
+    option(parser, "run_directory", "RUN", "Directories of runs", nargs="+")
     asked = parser.add_mutually_exclusive_group()
-    one = "one client's spend, in all and after every round: its number, its name, or name=NAME if "
-    one += "that is a number"
+    one = "Show one client's spend, in total and after every round (its number, its name, or "
+    one += "name=NAME for a name that is a number)"
     option(asked, "--client", "ID", one)
-    flag(asked, "--clients", "every client's spend")
-    flag(asked, "--history", "every client's spend after every round")
-    option(asked, "--round", "N", "who reported in a round", type=int)
-    flag(asked, "--notes", "the run's warnings and remarks")
-    check = "with --client: Python lines that compute its epsilons with dp-accounting alone"
+    flag(asked, "--clients", "Show every client's spend")
+    flag(asked, "--history", "Show every client's spend after every round")
+    option(asked, "--round", "N", "Show the clients that reported in a round", type=int)
+    flag(asked, "--notes", "Show the run's warnings, notes, and assumptions")
+    check = "With --client: print Python code that computes its epsilons with dp-accounting alone"
     flag(parser, "--check", check)
-    again = "count every client again; exit code 1 where the ledger says something else"
+    again = "Compute every client's spend again; exit code 1 if the ledger differs"
     flag(parser, "--recompute", again)
-    form(parser, "how to print it (default: table; parquet needs --out)", "parquet")
-    where = "write it there instead of printing it; a folder: all four tables"
+    form(parser, "Output format (default: table; parquet needs --out)", "parquet")
+    where = "Write the table to a file instead, or all four tables to a directory"
     option(parser, "--out", "FILE|DIR", where)
 
 
 def report(parser: Parser) -> None:
     """Write the privacy report of a run, of several runs side by side, or of a sweep, as one HTML
     page."""
-    option(parser, "run_directory", "RUN", "folders of runs, or of one sweep", nargs="+")
-    option(parser, "--out", "FILE.html", "where to write it (default, for one run: in its folder)")
-    grades = (
-        "epsilons up to which your policy calls a guarantee strong, and moderate; each attacker "
+    option(parser, "run_directory", "RUN", "Directories of runs, or of one sweep", nargs="+")
+    option(
+        parser,
+        "--out",
+        "FILE.html",
+        "Name of the page (default for one run: report.html in its directory)",
     )
-    grades += "gets a grade, and no grade changes the exit code"
+    grades = "Largest epsilons that your policy grades as strong and as moderate, for example 1,8; "
+    grades += "grades do not change the exit code"
     option(parser, "--policy", "STRONG,MODERATE", grades)
-    repeated(parser, "--client", "ID", "draw this client's spend, too; may be repeated")
-    flag(parser, "--open", "show the page in your browser")
-    option(parser, "--purpose", "TEXT", "what the runs were made for")
+    repeated(parser, "--client", "ID", "Also plot the spend of this client (repeatable)")
+    flag(parser, "--open", "Open the page in your browser")
+    option(parser, "--purpose", "TEXT", "Purpose of the runs, shown on the page")
     for form in ("png", "pdf", "svg"):
-        option(parser, f"--{form}", "DIR", f"write the figures as {form.upper()} there, too")
-    option(parser, "--csv", "DIR", "write the figures' numbers there, too")
+        option(
+            parser,
+            f"--{form}",
+            "DIR",
+            f"Also write the figures to this directory, as {form.upper()}",
+        )
+    option(parser, "--csv", "DIR", "Also write the numbers of the figures to this directory")
 
 
 def bound(parser: Parser) -> None:
-    """The epsilon at --delta (or delta at --epsilon) of shuffled reports, the smallest proven one;
-    with CONFIG what its rounds will cost; with both --epsilon and --delta the --solve-for that
-    keeps them."""
+    """Compute the smallest proven epsilon of shuffled reports at --delta, or delta at --epsilon.
+    With CONFIG, compute the epsilon that its rounds will reach. With --epsilon, --delta, and
+    --solve-for, find the value of a parameter that meets both."""
     from fl_shuffle.accounting.queries.query import BoundQuery
 
-    option(parser, "config", "CONFIG", "what this configuration will cost", nargs="?")
-    grid = "with CONFIG: what each of these values would gain and lose; may be repeated"
+    option(parser, "config", "CONFIG", "Configuration whose epsilon is computed", nargs="?")
+    grid = "With CONFIG: compare these values of a setting (repeatable)"
     repeated(parser, "--grid", "SECTION.KEY=VALUE,...", grid)
     overrides(parser)
     adversary, asks = ("release", "assumed_honest"), ("delta", "epsilon", "method", "order")
@@ -267,92 +283,127 @@ def bound(parser: Parser) -> None:
         each for each in settings_schema.settings_of(BoundQuery) if each not in adversary + asks
     ]
     settings_schema.add_options(parser.add_argument_group("reports"), BoundQuery, names=names)
-    settings_schema.add_options(parser.add_argument_group("adversary"), BoundQuery, names=adversary)
-    asked, output = parser.add_argument_group("asked"), parser.add_argument_group("output")
+    settings_schema.add_options(parser.add_argument_group("attacker"), BoundQuery, names=adversary)
+    asked, output = parser.add_argument_group("query"), parser.add_argument_group("output")
     settings_schema.add_options(asked, BoundQuery, names=asks)
     solved = (
-        "given both --epsilon and --delta: the most (or least) of clients, sigma, records, "
-        "epsilon0, delta0, rounds, participation or assumed-honest that keeps them; with CONFIG "
-        "and --epsilon: of rounds, reports-per-round, epsilon0 or clients"
+        "With --epsilon and --delta: find the largest or smallest value that meets them (clients, "
+        "sigma, records, epsilon0, delta0, rounds, participation, or assumed-honest); with CONFIG "
+        "and --epsilon: of rounds, reports-per-round, epsilon0, or clients"
     )
     option(asked, "--solve-for", "NAME", solved)
-    over = "this number at many values: FIRST:LAST:COUNT (1e3:1e5:100) or a list (10,20,50); "
-    over += "--method A,B or --all: several methods; --randomizer 'A;B': several randomizers"
+    over = (
+        "Compute a curve over one parameter: FIRST:LAST:COUNT (1e3:1e5:100), or a list (10,20,50); "
+    )
+    over += (
+        "with --method A,B or --all for several methods, --randomizer 'A;B' for several randomizers"
+    )
     option(asked, "--over", "NAME=VALUES", over)
-    lines = "one question a line (a JSON object) in, one answer a line out; - is standard input"
+    lines = "Read one query per line (JSON object), print one answer per line; - is standard input"
     option(asked, "--jsonl", "FILE|-", lines)
-    flag(asked, "--all", "every bound by its status, and why others do not apply")
-    flag(asked, "--explain", "where proofs are")
-    plot = "with --over: draw them, as PNG, SVG or PDF, or write their numbers as CSV"
+    flag(asked, "--all", "Show every bound with its status, and why others do not apply")
+    flag(asked, "--explain", "Show where the proofs are")
+    plot = "With --over: draw the curve (.png, .svg, .pdf), or write its numbers (.csv)"
     option(output, "--plot", "FILE", plot)
-    option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
-    flag(output, "--json", "print exactly one JSON object")
+    option(output, "--certificate", "FILE", "Write a certificate that fl-shuffle verify checks")
+    flag(output, "--json", "Print exactly one JSON object")
 
 
 def certify(parser: Parser) -> None:
-    """Write a certificate of a finished run's epsilon, which fl-shuffle verify checks without any
-    of the accounting."""
-    option(parser, "run_directory", "RUN", "folder of a finished run")
-    option(parser, "--client", "ID", "whose (default: the most exposed one's)", type=int)
+    """Write a certificate of a finished run's epsilon, which fl-shuffle verify checks independently
+    of the accountant."""
+    option(parser, "run_directory", "RUN", "Directory of a finished run")
+    option(
+        parser,
+        "--client",
+        "ID",
+        "Number of the client (default: the most exposed client)",
+        type=int,
+    )
     columns = ("shuffled", "sum", "local")
-    parser.add_argument("--column", choices=columns, help="default: the run's headline")
-    proof = "convex-order: by the one-page proof alone, a larger number, sooner checked"
+    parser.add_argument(
+        "--column",
+        choices=columns,
+        help="Column to certify (default: the column of the headline epsilon)",
+    )
+    proof = "Proof to use; convex-order is the short one: larger epsilon, faster to verify"
     parser.add_argument("--proof", choices=("partial-shuffle", "convex-order"), help=proof)
-    option(parser, "--out", "FILE", "default: certificate.json in the run's folder")
+    option(
+        parser,
+        "--out",
+        "FILE",
+        "Name of the certificate (default: certificate.json in the run's directory)",
+    )
 
 
 def verify(parser: Parser) -> None:
-    """Check a certificate in ball arithmetic, with nothing of the accounting that wrote it. Exit
-    code 0: accepted, 1: refused."""
-    option(parser, "certificate", "FILE", "written by certify, or bound --certificate")
-    option(parser, "--ledger", "FILE", "the run's ledger.sqlite: the facts must be as it has them")
+    """Verify a certificate in ball arithmetic, independently of the accountant that wrote it. Exit
+    code 0: accepted; 1: refused."""
+    option(parser, "certificate", "FILE", "Certificate written by certify or bound --certificate")
+    option(
+        parser,
+        "--ledger",
+        "FILE",
+        "The run's ledger.sqlite, to compare the facts of the certificate with",
+    )
 
 
 def audit(parser: Parser) -> None:
-    """Try to break the privacy claims with canaries: empirical lower bounds on epsilon."""
+    """Attack the privacy claims with canaries: empirical lower bounds on epsilon."""
     from fl_shuffle.auditing.effort import AuditSettings
 
-    option(parser, "source", "CONFIG|RUN", "whose claims to test: a configuration's, or a run's")
+    option(parser, "source", "CONFIG|RUN", "Configuration or run whose claims are tested")
     overrides(parser, OF_AUDIT)
     settings_schema.add_options(parser, AuditSettings)
-    flag(parser, "--json", "print one JSON object")
+    flag(parser, "--json", "Print one JSON object")
 
 
 def settings(parser: Parser) -> None:
-    """Every setting of a configuration, with its default, what it allows and what it means; those
-    of one section; or one."""
-    option(parser, "name", "NAME", "a section, as run, or a setting, as run.rounds", nargs="?")
+    """Explain settings of a configuration: meaning, default, and range. Shows all settings, those
+    of one section, or one setting."""
+    option(parser, "name", "NAME", "A section (run) or a setting (run.rounds)", nargs="?")
 
 
 def migrate(parser: Parser) -> None:
-    """Rewrite configurations of earlier versions by the names of today: shows what changes, and
-    keeps comments, order and layout."""
-    option(parser, "config", "CONFIG", "a TOML file; several may be named", nargs="+")
-    flag(parser, "--write", "save what is shown")
+    """Update configurations of earlier versions to the names of this version. Shows what changes,
+    and keeps comments, order, and layout."""
+    option(parser, "config", "CONFIG", "TOML files", nargs="+")
+    flag(parser, "--write", "Write the changes to the files")
 
 
 def shuffler(parser: Parser) -> None:
-    """Run a separate shuffler: set it up, make keys, serve."""
+    """Run a separate shuffler: make keys, set it up, and serve."""
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
     key, init, serve = (
-        parts.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        for name, help in SHUFFLER.items()
+        parts.add_parser(name, help=help, description=f"{help}.") for name, help in SHUFFLER.items()
     )
-    option(key, "file", "FILE", "where to put the private key")
-    option(init, "directory", "DIR", "the shuffler's own folder, new")
-    option(init, "--credentials", "DIR", "folder for what is handed out, new", required=True)
-    option(init, "--address", "HOST:PORT", "where the others reach it", required=True)
-    option(init, "--clients", "N", "as data.clients", type=int, required=True)
-    sites = "SuperNodes; site i plays what partition-id=i num-partitions=P plays"
+    option(key, "file", "FILE", "Name of the file for the private key")
+    option(init, "directory", "DIR", "New directory of the shuffler")
+    option(
+        init,
+        "--credentials",
+        "DIR",
+        "New directory for the credentials that you hand out",
+        required=True,
+    )
+    option(
+        init,
+        "--address",
+        "HOST:PORT",
+        "Address at which the server and the sites reach the shuffler",
+        required=True,
+    )
+    option(init, "--clients", "N", "Number of clients (data.clients)", type=int, required=True)
+    sites = "Number of sites; site i holds the clients of partition-id=i num-partitions=P"
     option(init, "--sites", "P", sites, type=int, required=True)
-    least = "no smaller batch leaves, whatever the server asks: what hides a client from it"
+    least = "Smallest batch that is released, whatever the server asks for: it hides a client"
     option(init, "--min-reports", "N", least, type=int, required=True)
-    most = "most bytes of a client's reports of a round, 4 a coordinate "
-    most += f"(default: {LARGEST_REPORT})"
+    most = "Largest size of a client's reports in a round, in bytes (4 per coordinate; "
+    most += f"default: {LARGEST_REPORT})"
     option(init, "--max-report-bytes", "BYTES", most, type=int, default=LARGEST_REPORT)
-    option(serve, "directory", "DIR", "the shuffler's own folder")
-    option(serve, "--listen", "HOST:PORT", "where to listen (default: its address)")
-    memory = f"most bytes of reports that are on their way together (default: {MEMORY})"
+    option(serve, "directory", "DIR", "Directory of the shuffler")
+    option(serve, "--listen", "HOST:PORT", "Address to listen on (default: that of init)")
+    memory = f"Memory for all reports in transit, in bytes (default: {MEMORY})"
     option(serve, "--memory", "BYTES", memory, type=int, default=MEMORY)
-    slowest = f"slowest line of a site, in bytes a second (default: {SLOWEST})"
+    slowest = f"Slowest accepted connection of a site, in bytes per second (default: {SLOWEST})"
     option(serve, "--slowest", "BYTES", slowest, type=int, default=SLOWEST)

@@ -43,7 +43,7 @@ class RunSection:
     """How long, how seeded, on what."""
 
     rounds: int = setting(10, low=1, high=1_000_000, flag="--rounds N")
-    """number of rounds to play"""
+    """number of rounds to run"""
     seed: int = setting(0, high=2**63 - 1, flag="--seed N")
     """root of all randomness of a seeded run: the same seed gives the same model, for example 7"""
     entropy: str = one_of(("seeded", "system"))
@@ -51,7 +51,7 @@ class RunSection:
     simulation can be repeated and protects nobody; `system` draws them from the operating system,
     as every deployment does"""
     engine: str = one_of(("in-process", "ray", "flwr"), flag="--engine NAME")
-    """what plays the clients: `in-process`, `ray` (its processes, here or on a cluster), or
+    """what runs the clients: `in-process`, `ray` (its processes, here or on a cluster), or
     `flwr`: the app of this folder on Flower's Simulation Runtime, as `flwr run .` does"""
     ray_address: str = setting("")
     """address of a Ray cluster to join, for example "ray://10.0.0.1:10001"; empty: start Ray on

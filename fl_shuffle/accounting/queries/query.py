@@ -204,50 +204,50 @@ class BoundQuery:
     """
 
     randomizer: str | None = setting(None, choices=RANDOMIZERS, read=_randomizer, metavar="NAME")
-    """local randomizer, joint:PART,PART,... or parallel:WEIGHT*PART,...; left out: any of that
-    local budget"""
+    """local randomizer, joint:PART,PART,... or parallel:WEIGHT*PART,...; not set: any randomizer
+    with that local budget"""
     k: int | None = setting(None, low=2, high=MAX_CLIENTS, metavar="K")
     """number of categories (krr, rappor, oue)"""
     epsilon0: float | None = setting(None, low=0.0, high=MAX_EPSILON0, metavar="X")
-    """local epsilon of one report"""
+    """local epsilon (nats) of one report"""
     delta0: float = setting(0.0, low=0.0, below=1.0, metavar="Y")
     """local delta of one report"""
     sigma: float | None = setting(None, above=0.0, metavar="S")
-    """noise of a vector report in clip norms, in place of epsilon0 and delta0"""
+    """noise of a vector report, as a multiple of the clipping norm; replaces epsilon0 and delta0"""
     profile: Profile = setting((), read=_profile, metavar="EPSILON:DELTA,...|gdp:MU")
-    """local guarantees that all hold for one report (method profile)"""
+    """local guarantees of one report, all of which hold (method profile)"""
     matrix: Matrix = setting((), read=_matrix, metavar="FILE.json|FILE.csv")
-    """a randomizer of your own: for each input the probabilities of its reports (rows; or JSON
-    objects of probabilities by report)"""
+    """user-defined randomizer: a row of report probabilities per input, or a JSON object that maps
+    reports to probabilities"""
     clients: int | None = setting(None, low=1, high=MAX_CLIENTS, metavar="N")
     """number of shuffled reports"""
     delta: float | None = setting(None, low=MIN_DELTA, below=1.0, metavar="D")
-    """ask for epsilon at this delta"""
+    """delta at which epsilon is computed"""
     epsilon: float | None = setting(None, low=0.0, high=MAX_EPSILON, metavar="E")
-    """ask for delta at this epsilon"""
+    """epsilon (nats) at which delta is computed"""
     rounds: int = setting(1, low=1, high=MAX_ROUNDS, metavar="T")
     """number of rounds"""
     unit: str | None = setting(None, choices=UNITS, metavar="UNIT")
-    """what neighbors change; to be named where a report averages several records"""
+    """unit of privacy: what neighbors replace; required if a report averages several records"""
     records: int = setting(1, low=1, high=MAX_CLIENTS, metavar="B")
-    """records averaged in one report"""
+    """number of records that one report averages"""
     calibration: str = setting("analytic", choices=CALIBRATIONS, metavar="NAME")
-    """how Gaussian noise is scaled"""
+    """calibration of Gaussian noise"""
     participation: float = setting(1.0, low=MIN_PARTICIPATION, high=1.0, metavar="Q")
-    """each client takes part by its own coin (see sampling), and who did stays secret"""
+    """probability with which each client takes part, in secret (see sampling)"""
     sampling: str = setting("each-round", choices=SAMPLINGS, metavar="WHEN")
-    """when the coins of participation are drawn: in each round anew, or once for all rounds"""
+    """when the clients that take part are drawn: in each round, or once for all rounds"""
     release: str = setting("reports", choices=RELEASES, metavar="WHAT")
-    """what leaves a round: its reports, shuffled, or their sum"""
+    """what the attacker sees: shuffled reports, or only their sum"""
     assumed_honest: int | float | None = setting(None, metavar="K|SHARE")
-    """with release sum: number or share of reports whose noise counts (all)"""
+    """with --release sum: number or share of reports whose noise counts; not set: all"""
     budgets: Budgets = setting((), read=_budgets, metavar="FILE.csv")
-    """personal budgets of one report: client_id,epsilon,delta; with CONFIG also totals of the run:
-    client_id,total_epsilon"""
+    """file with personal budgets of one report (client_id,epsilon,delta), or, with CONFIG, with
+    totals of the run (client_id,total_epsilon)"""
     order: float | None = setting(None, above=1.0, high=MAX_ORDER, metavar="X")
-    """Renyi order of the methods that use one; left out: the best one"""
+    """Renyi order of the methods that use one; not set: the best order"""
     method: str | None = setting(None, metavar="NAME")
-    """which bound; left out: the smallest proven one (--all lists them)"""
+    """method of the bound (--all lists them); not set: the smallest proven bound"""
 
     def __post_init__(self) -> None:
         for name, each in settings_schema.settings_of(type(self)).items():
