@@ -686,7 +686,9 @@ def to_dp_accounting(*, discretization: float = 1e-4, **question: Any) -> Privac
 
     for name in ("epsilon", "delta"):
         if question.get(name) is not None:
-            raise ConfigError(f"{name} is no part of this question: the answer has all of them")
+            raise ConfigError(
+                f"{name} cannot be selected here: the answer has all of them; leave it out"
+            )
     export.require_dp_accounting()
     query = BoundQuery.from_mapping({**question, "delta": 1e-6})
     return export.to_dp_accounting(query_composition(query).profile, discretization=discretization)

@@ -213,13 +213,13 @@ def _require_kind(section: BudgetsSection, budgets: Budgets) -> None:
     if section.expected_share is not None and budgets.of == "report":
         raise InvalidValueError(
             "budgets.expected_share", section.expected_share,
-            "plans totals of the run, and budgets are of one report here",
+            "applies to totals of the run, but the budgets are those of one report",
             "leave it out, or set budgets.of = 'run'",
         )  # fmt: skip
     if section.against != "release" and budgets.of == "report":
         raise InvalidValueError(
             "budgets.against", section.against,
-            "says whom totals of the run hold against, and budgets are of one report here",
+            "applies to totals of the run, but the budgets are those of one report",
             "leave it out, or set budgets.of = 'run'",
         )  # fmt: skip
 
@@ -413,8 +413,8 @@ def _places(
         if len(ids) == clients:
             return list(range(clients)), True
         raise ConfigError(
-            f"budgets file {source} names {len(ids)} clients, and there are {clients}; keep one "
-            "line for each, or change data.clients"
+            f"budgets file {source} names {len(ids)} clients, but data.clients = {clients}; keep "
+            "one line for each, or change data.clients"
         )
     numbered = next((name for name in names or () if looks_like_number(name)), None)
     by_name = numbered is not None or any(

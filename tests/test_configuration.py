@@ -56,8 +56,14 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         ("privacy.randomizer=laplace privacy.calibration=classical", "is a Gaussian formula"),
         ("privacy.unit=client privacy.calibration=as-published", "set privacy.unit = 'record'"),
         ("budgets.of=run budgets.delta=1e-6", "budgets.delta = 1e-06: is the delta of one report"),
-        ("budgets.expected_share=0.9", "budgets.expected_share = 0.9: plans totals of the run"),
-        ("budgets.against=everybody", "budgets.against = 'everybody': says whom totals of the run"),
+        (
+            "budgets.expected_share=0.9",
+            "budgets.expected_share = 0.9: applies to totals of the run",
+        ),
+        (
+            "budgets.against=everybody",
+            "budgets.against = 'everybody': applies to totals of the run",
+        ),
         (
             "budgets.of=run budgets.against=everybody budgets.expected_share=0.9",
             "budgets.expected_share = 0.9: plans for absent clients",

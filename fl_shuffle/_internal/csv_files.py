@@ -30,7 +30,9 @@ def read_table(
         wanted = f"columns must be {' or '.join(map(','.join, headers))}"
         raise ConfigError(f"{what} {path} line 1: {wanted}, got {found}")
     if len(rows) == 1:
-        raise ConfigError(f"{what} {path} has columns alone; add lines {','.join(header)}")
+        raise ConfigError(
+            f"{what} {path} has no lines below its header; add lines {','.join(header)}"
+        )
 
     def numbered() -> Iterator[tuple[str, list[str]]]:
         for number, row in enumerate(rows[1:], start=2):
@@ -51,7 +53,7 @@ def read_rows(path: Path, what: str) -> list[list[str]]:
     Raises `ConfigError`, naming `what` it is and the file, where there is none, or it is no text.
     """
     if "\0" in str(path):
-        raise ConfigError(f"{what} {str(path)!r}: no file's name holds the NUL character")
+        raise ConfigError(f"{what} {str(path)!r}: a file's name must not contain the NUL character")
     try:
         content = content_of(path)
         if b"\0" in content[:FIRST_BYTES]:
@@ -64,7 +66,7 @@ def read_rows(path: Path, what: str) -> list[list[str]]:
     except UnicodeDecodeError:
         raise ConfigError(f"{what} {path} is not UTF-8 text; save it as UTF-8") from None
     except csv.Error as reason:
-        raise ConfigError(f"{what} {path} is no CSV: {reason}") from None
+        raise ConfigError(f"{what} {path} is not a valid CSV file: {reason}") from None
     while rows and not any(cell.strip() for cell in rows[-1]):
         rows.pop()
     return rows

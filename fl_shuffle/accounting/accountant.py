@@ -396,7 +396,7 @@ class Accountant:
             raise InvalidValueError(
                 "preview",
                 f"round {preview.round_number}",
-                "must be made after the last round was counted; ask for another preview",
+                "is out of date: a later round was counted; call preview again",
             )
         self._before, self._counted, self._totals = self._counted, preview.after, None
 

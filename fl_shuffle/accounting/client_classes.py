@@ -101,7 +101,9 @@ class ClientClass:
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
         require_integer("count", self.count, minimum=0, maximum=MAX_CLIENTS)
         if self.noise == DISCRETE_GAUSSIAN and self.scale < LEAST_STEPS * self.step:
-            raise InvalidValueError("scale", self.scale, f"at least {LEAST_STEPS:g} grid steps")
+            raise InvalidValueError(
+                "scale", self.scale, f"must be at least {LEAST_STEPS:g} grid steps"
+            )
 
     @property
     def step(self) -> float:
@@ -167,7 +169,9 @@ class ShuffledRound:
         for position, other in enumerate(classes):
             if (other.noise, other.scale, other.step) == (own.noise, own.scale, own.step):
                 if not max(other.radius, other.sensitivity) / own.scale <= MAX_RATIO:
-                    raise InvalidValueError("scale", own.scale, "is negligible beside the reports")
+                    raise InvalidValueError(
+                        "scale", own.scale, "is too small beside the reports to hide anything"
+                    )
                 count = other.count - (position == index)
                 merged[other.radius] = merged.get(other.radius, 0) + count
         others = tuple((radius, count) for radius, count in sorted(merged.items()) if count > 0)

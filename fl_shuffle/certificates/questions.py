@@ -32,9 +32,13 @@ def certificate_of(query: BoundQuery, answer: Guarantee) -> dict[str, Any]:
     `NotApplicableError` where there is none.
     """
     if not 0 < answer.delta < 1:
-        raise NotApplicableError(f"no certificate at delta = {answer.delta:g}")
+        raise NotApplicableError(
+            f"no certificate can be written at delta = {answer.delta:g}; give a delta above 0"
+        )
     if query.participation < 1:
-        raise NotApplicableError("no certificate with participation")
+        raise NotApplicableError(
+            "no certificate can be written with participation < 1: leave it out"
+        )
     if answer.method == "blanket" and query.randomizer == "krr" and len(query.local_budgets) == 1:
         return randomized_response(
             int(query.k or 2),
@@ -71,7 +75,9 @@ def certificate_of(query: BoundQuery, answer: Guarantee) -> dict[str, Any]:
 
 def _one_class(classes: list[ClientClass]) -> tuple[ClientClass]:
     if len(classes) != 1:
-        raise NotApplicableError("no certificate for several budgets at once")
+        raise NotApplicableError(
+            "no certificate can be written for several budgets: give one epsilon0"
+        )
     return (classes[0],)
 
 

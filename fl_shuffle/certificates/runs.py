@@ -61,7 +61,9 @@ def certificate_of_run(
     printed = {number: row[place] for number, *row in spent if row[place] is not None}
     local = {number: row[-1] for number, *row in spent}
     if not printed:
-        raise NotApplicableError(f"{path}: the run says nothing in column {column!r}")
+        raise NotApplicableError(
+            f"{path}: the run has no epsilon in column {column!r}; choose another column"
+        )
     if client is None:
         client = max(printed, key=lambda number: (printed[number], -number))
     if client not in printed:
@@ -72,7 +74,7 @@ def certificate_of_run(
     try:
         facts = ledger_facts(path, kind, client).facts
         if not facts["rounds"]:
-            raise NotApplicableError(f"client {client} has spent nothing")
+            raise NotApplicableError(f"client {client} has spent nothing; choose another client")
         rounds = rounds_of(Fields(facts, "facts"))
     except Refused as why:
         raise NotApplicableError(f"no certificate for column {column!r}: {why}") from None
@@ -112,7 +114,9 @@ def _finished(path: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     except (sqlite3.Error, ValueError, TypeError) as error:
         raise RunError(f"{path} is not a readable ledger: {error}") from None
     if "finished" not in meta or not {"delta", "unit", "release", "relation"} <= set(meta):
-        raise RunError(f"{path}: certificates are written for finished runs of this version")
+        raise RunError(
+            f"{path}: certificates can be written only for finished runs of this version"
+        )
     return meta, spent
 
 

@@ -48,18 +48,18 @@ def run(arguments: Namespace) -> int:
         show(curves_over(arguments, values), as_json=arguments.json)
         return 0
     if arguments.plot is not None:
-        raise ConfigError("--plot needs --over, the number on the horizontal axis")
+        raise ConfigError("--plot needs --over NAME=VALUES, the horizontal axis")
     if ";" in str(values.get("randomizer")):
         raise ConfigError(
-            f"--randomizer {values['randomizer']}: several randomizers need --over, the number on "
-            "the horizontal axis; ask for one, or add --over"
+            f"--randomizer {values['randomizer']}: several randomizers need --over NAME=VALUES, "
+            "the horizontal axis; give one randomizer, or add --over"
         )
     solved = (arguments.solve_for or "").replace("-", "_")
     if arguments.config is not None:
         answer = _configured(arguments, values, solved)
     elif arguments.set or arguments.grid:
         name = "set" if arguments.set else "grid"
-        raise ConfigError(f"--{name} changes a configuration; name one")
+        raise ConfigError(f"--{name} changes a configuration; add CONFIG")
     elif solved:
         answer = _solved(solved, values)
     else:
@@ -76,12 +76,12 @@ def _configured(arguments: Namespace, values: dict[str, Any], solved: str) -> Co
     target = values.pop("epsilon", None) if solved else None
     for name in values.keys() - OF_BOUND.values():
         raise ConfigError(
-            f"--{name.replace('_', '-')} belongs to a question, CONFIG to a cost; give one of "
+            f"--{name.replace('_', '-')} cannot be combined with CONFIG; give one of "
             "the two (a configuration is changed with --set)"
         )
     for name in ("all", "explain", "certificate"):
         if getattr(arguments, name):
-            raise ConfigError(f"--{name} belongs to a question; leave out CONFIG")
+            raise ConfigError(f"--{name} cannot be combined with CONFIG; leave one of the two out")
     config = resolve_config(arguments.config, settings)
     if not solved:
         return said_of_grid(config, arguments.grid) if arguments.grid else said_of_cost(config)
@@ -149,18 +149,18 @@ def _solved(name: str, values: dict[str, Any]) -> CommandAnswer:
     if name in ("delta", "epsilon"):
         other = "epsilon" if name == "delta" else "delta"
         raise ConfigError(
-            f"--solve-for {name}: leave it out; --{other} without --{name} asks for it"
+            f"--solve-for {name}: leave it out; --{other} without --{name} computes it"
         )
     require_choice("--solve-for", name, COSTS)
     if name in values:
-        raise ConfigError(f"--solve-for {name}: --{name} is what is asked for; leave it out")
+        raise ConfigError(f"--solve-for {name}: --{name} is what is solved for; leave it out")
     delta = values.pop("delta", None)
     if values.get("epsilon") is None or delta is None:
         raise ConfigError(f"--solve-for {name} needs the target: --epsilon and --delta")
     if name == "clients" and isinstance(values.get("assumed_honest"), int):
         raise InvalidValueError(
-            "assumed_honest", values["assumed_honest"], "decides alone, however many the clients "
-            "are; give a share of them with --solve-for clients"
+            "assumed_honest", values["assumed_honest"], "is a fixed number, which more clients do "
+            "not change; give a share with --solve-for clients"
         )  # fmt: skip
     tell(f"looking for {name}")
     # Any value makes a question of what is solved for; a delta is below 1.

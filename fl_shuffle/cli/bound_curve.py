@@ -45,13 +45,15 @@ def curves_over(arguments: Namespace, values: Mapping[str, Any]) -> CommandAnswe
     for name in ("config", "set", "grid", "solve_for", "explain", "certificate"):
         if getattr(arguments, name):
             shown = "CONFIG" if name == "config" else f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{shown} does not go with --over")
+            raise ConfigError(f"{shown} cannot be combined with --over; leave it out")
     path = None if arguments.plot is None else Path(arguments.plot)
     if path is not None:
         require_ending(path)
     axis, points = axis_of(arguments.over)
     if axis in values:
-        raise ConfigError(f"--over {axis}: --{axis.replace('_', '-')} is given, too; drop one")
+        raise ConfigError(
+            f"--over {axis}: --{axis.replace('_', '-')} is also given; leave one of the two out"
+        )
     shared = {name: value for name, value in values.items() if name not in ("method", "randomizer")}
     methods = _methods(values.get("method"), everything=arguments.all)
     wanted = [
@@ -95,7 +97,7 @@ def _methods(given: str | None, *, everything: bool) -> list[str | None]:
     """Return names of methods, each once; None stands for the smallest proven bound."""
     if everything:
         if given is not None:
-            raise ConfigError("--all asks every method: leave out --method")
+            raise ConfigError("--all runs every method: leave out --method")
         return list(METHODS)
     if given is None:
         return [None]

@@ -30,7 +30,7 @@ def answer_lines(arguments: Namespace, values: Mapping[str, Any]) -> int:
     others = [*values, *(name for name in named if getattr(arguments, name))]
     for name in others:
         shown = "CONFIG" if name == "config" else f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{shown} does not go with --jsonl: each line is a whole question")
+        raise ConfigError(f"{shown} cannot be combined with --jsonl: write it into each line")
     refused, number = 0, 0
     with _opened(arguments.jsonl) as file, Answers() as answers:
         for lines in _batches(file):
@@ -97,7 +97,7 @@ def _question(line: bytes | None) -> Asked | ConfigError:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,5 +105,5 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands twice")
+        raise ValueError(f"{twice!r} is given twice; give it once")
     return found

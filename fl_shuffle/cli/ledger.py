@@ -42,10 +42,10 @@ SHOWN = 10
 def run(arguments: Namespace) -> int:
     asked_for, form, out = arguments.client, arguments.format, arguments.out
     if form == "parquet" and not out:
-        raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
+        raise ConfigError("--format parquet is a binary format: add --out FILE")
     if arguments.check and (asked_for is None or form != "table" or out):
         raise ConfigError(
-            "--check prints Python lines for one client: add --client ID, and leave out --format "
+            "--check prints Python code for one client: add --client ID, and leave out --format "
             "and --out"
         )
     runs = [read_run(Path(name)) for name in arguments.run_directory]

@@ -37,7 +37,7 @@ def _read(path: Path) -> tuple[str, str]:
     """Return a file's text, as it is and by the names of today."""
     if path.is_dir():
         raise ConfigError(
-            f"{path} is a folder: what a run was started with stays as it is; name a TOML file"
+            f"{path} is a directory: the configuration of a run is never changed; name a TOML file"
         )
     if not path.is_file():
         raise ConfigError(f"configuration file {path} does not exist")

@@ -42,5 +42,7 @@ def overrides(arguments: Namespace, sections: Collection[str]) -> list[str]:
     for setting in arguments.set:
         key = setting.partition("=")[0].strip()
         if key in given:
-            raise ConfigError(f"--set {setting}: {given[key][0]} says the same; drop one of them")
+            raise ConfigError(
+                f"--set {setting}: {given[key][0]} sets the same setting; leave one of them out"
+            )
     return [*arguments.set, *(f"{key}={json.dumps(value)}" for key, (_, value) in given.items())]

@@ -37,12 +37,14 @@ def run(arguments: Namespace) -> int:
 def _sweep(arguments: Namespace, name: str) -> int:
     """Write the page and the figure of one sweep."""
     if len(arguments.run_directory) > 1:
-        raise ConfigError(f"{name} is a sweep: report it alone, or name the runs in its {RUNS}/")
+        raise ConfigError(
+            f"{name} is a sweep: report it alone, or name runs in its directory {RUNS}/"
+        )
     for option in ("policy", "purpose"):
         if getattr(arguments, option) is not None:
-            raise ConfigError(f"--{option} is for runs, and {name} is a sweep: leave it out")
+            raise ConfigError(f"--{option} applies to runs, but {name} is a sweep: leave it out")
     if arguments.client:
-        raise ConfigError(f"--client is for runs, and {name} is a sweep: leave it out")
+        raise ConfigError(f"--client applies to runs, but {name} is a sweep: leave it out")
     result = SweepResult(name)
     return _finish(arguments, result.report(arguments.out), result.figures)
 

@@ -28,11 +28,13 @@ def run(arguments: Namespace) -> int:
         say(*_shipped())
         return 0
     if arguments.data_unchanged and not arguments.resume:
-        raise ConfigError("--data-unchanged goes with --resume DIR")
+        raise ConfigError(
+            "--data-unchanged needs --resume DIR; add it, or leave --data-unchanged out"
+        )
     if arguments.resume and (arguments.config or arguments.out):
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
     if arguments.resume and arguments.dry_run:
-        raise ConfigError("--dry-run is about a configuration; leave out --resume")
+        raise ConfigError("--dry-run needs a configuration; leave out --resume")
     settings = overrides(arguments, OF_RUN)
     # Errors of a configuration are reported before PyTorch is loaded.
     config = None if arguments.resume else resolve_config(arguments.config or QUICKSTART, settings)

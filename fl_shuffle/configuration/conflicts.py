@@ -104,7 +104,7 @@ def _noise(config: Config) -> list[Conflict]:
         ),
         Conflict(
             "budgets.expected_share",
-            "plans totals of the run, and budgets are of one report here",
+            "applies to totals of the run, but the budgets are those of one report",
             "leave it out, or set budgets.of = 'run'",
             found=budgets.expected_share is not None
             and budgets.of != "run"
@@ -112,7 +112,7 @@ def _noise(config: Config) -> list[Conflict]:
         ),
         Conflict(
             "budgets.against",
-            "says whom totals of the run hold against, and budgets are of one report here",
+            "applies to totals of the run, but the budgets are those of one report",
             "leave it out, or set budgets.of = 'run'",
             found=budgets.against != "release"
             and budgets.of != "run"

@@ -39,7 +39,7 @@ class _Scanner:
         """Move behind what matches here; returns it."""
         found = pattern.match(self.text, self.at)
         if found is None:
-            raise ValueError(f"nothing that TOML has at character {self.at}")
+            raise ValueError(f"invalid TOML at character {self.at}")
         self.at = found.end()
         return found.group()
 

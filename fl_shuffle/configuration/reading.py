@@ -137,7 +137,9 @@ def read_tables(path: Path) -> dict[str, Any]:
         with source.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise ConfigError(f"{what} is larger than {LARGEST_FILE:,} bytes: is it one?")
+            raise ConfigError(
+                f"{what} is larger than {LARGEST_FILE:,} bytes; name a configuration file"
+            )
         tables = (json if folder else tomllib).loads(content.decode("utf-8"))
     except FileNotFoundError:
         none = f"{path} is no run's folder: there is no config.json in it"
@@ -152,7 +154,9 @@ def read_tables(path: Path) -> dict[str, Any]:
         form = "JSON" if folder else "TOML"
         raise ConfigError(f"{what} is not valid {form}: {error}") from None
     if not isinstance(tables, dict):
-        raise ConfigError(f"{what} holds no table of sections: it is damaged")
+        raise ConfigError(
+            f"{what} has no table of sections: the file is damaged; use an intact copy"
+        )
     return tables
 
 

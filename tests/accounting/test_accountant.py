@@ -91,7 +91,7 @@ def test_commit_takes_a_preview_of_what_was_counted_so_far() -> None:
     present[:] = False  # a preview keeps its own
     accountant.commit(first)
     assert first.spend.num_reports == 50 and first.spend is first.spend
-    with pytest.raises(InvalidValueError, match="must be made after the last round"):
+    with pytest.raises(InvalidValueError, match="is out of date: a later round was counted"):
         accountant.commit(other)
     with pytest.raises(InvalidValueError, match="must be left out: the preview has clients"):
         accountant.commit(accountant.preview(2, np.arange(50) < 9), np.arange(50) < 40)

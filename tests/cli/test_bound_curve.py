@@ -27,10 +27,10 @@ LINES: list[tuple[bytes, str]] = [
     (b"[" * 200_000, "nested too deeply"),
     (b"[1, 2]", "no JSON object"),
     (b"null", "no JSON object"),
-    (b'{"clients": NaN}', "NaN is no number of JSON"),
+    (b'{"clients": NaN}', "NaN is not a JSON number"),
     (b'{"clients": ' + b"9" * 5000 + b"}", "not JSON"),
     (b'{"epsilon0": 1e999, "clients": 5, "delta": 0.1}', "epsilon0 = inf"),
-    (b'{"epsilon0": 1, "epsilon0": 2}', "'epsilon0' stands twice"),
+    (b'{"epsilon0": 1, "epsilon0": 2}', "'epsilon0' is given twice"),
     (b'{"epsilno0": 1}', "did you mean 'epsilon0'?"),
     (b'{"epsilon0": {"a": []}, "clients": [], "delta": true}', "epsilon0 = {'a': []}"),
     (b"{}", "epsilon and delta"),
@@ -84,7 +84,7 @@ def test_bound_jsonl_beside_a_question_is_refused(
     assert main(["bound", "--jsonl", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out == ""
     assert main(["bound", "--jsonl", str(tmp_path / "empty"), *others]) == 2
-    assert "does not go with --jsonl" in capsys.readouterr().err
+    assert "cannot be combined with --jsonl" in capsys.readouterr().err
     assert main(["bound", "--jsonl", str(tmp_path / "none")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
@@ -114,12 +114,18 @@ def test_axis_of_ranges_and_lists_gives_their_values() -> None:
         (["--over", "clients=10,2.5"], "2.5 must be a whole number"),
         (["--over", "clients=,"], "must be FIRST:LAST:COUNT"),
         (["--over", "clients=0:9:3"], "clients = 0: must be a whole number"),
-        (["--over", "delta=1e-4,1e-5", "--clients", "5"], "--delta is given, too"),
+        (["--over", "delta=1e-4,1e-5", "--clients", "5"], "--delta is also given"),
         (["--over", "clients=5,6", "--method", "clone,gspo"], "did you mean 'gspa'?"),
         (["--over", "clients=5,6", "--method", "clone", "--all"], "leave out --method"),
         (["--over", "clients=5,6", "--method", "vector"], "no bound applies at any clients"),
-        (["--over", "clients=5,6", "--solve-for", "k"], "--solve-for does not go with --over"),
-        (["--over", "clients=5,6", "--explain"], "--explain does not go with --over"),
+        (
+            ["--over", "clients=5,6", "--solve-for", "k"],
+            "--solve-for cannot be combined with --over",
+        ),
+        (
+            ["--over", "clients=5,6", "--explain"],
+            "--explain cannot be combined with --over",
+        ),
         (["--over", "clients=5,6", "--plot", "a.gif"], "must end in png, svg, pdf, csv"),
         (["--over", "clients=5,6", "--plot", "no/a.png"], "there is no folder no"),
         (["--clients", "5", "--plot", "a.png"], "--plot needs --over"),

@@ -276,7 +276,7 @@ def test_the_operator_s_file_says_who_plays_what_whatever_nodes_claim(
     ("text", "said"),
     [
         ("", "line 1: columns must be supernode,partition-id,num-partitions, got an empty file"),
-        (HEAD, "has columns alone; add lines"),
+        (HEAD, "has no lines below its header; add lines"),
         (HEAD + "5,0\n", "line 2: expected 3 values, got 2"),
         (HEAD + "five,0,2\n", "line 2: supernode = 'five' must be a key's fingerprint"),
         (HEAD + "5,2,2\n", r"line 2: partition-id = '2' must be a whole number in \[0, 1\]"),

@@ -135,7 +135,7 @@ def test_check_is_for_one_client(
     capsys.readouterr()
     assert main(["ledger", str(folder), "--check", *options]) == 2
     said = capsys.readouterr().err
-    assert "--check prints Python lines for one client: add --client ID" in said
+    assert "--check prints Python code for one client: add --client ID" in said
     assert said.count("\n") == 1
 
 

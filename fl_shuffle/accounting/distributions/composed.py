@@ -150,7 +150,9 @@ class ParallelComposition(FiniteRandomizer):
         if not abs(total - 1.0) <= WEIGHTS_WITHIN:
             given = " + ".join(f"{weight:g}" for weight, _ in self.parts)
             raise InvalidValueError(
-                "weights", given, f"must add up to 1, not to {total:g}; fractions as 1/3 are read"
+                "weights",
+                given,
+                f"must add up to 1, got {total:g}; fractions such as 1/3 are allowed",
             )
         self._set(assumptions=_assumptions(parts))
 
@@ -257,7 +259,7 @@ def read_composition(text: str, epsilon0: float | None, k: int | None) -> Compos
             raise InvalidValueError(
                 "randomizer",
                 text,
-                f"{word.strip()!r} needs a weight in (0, 1], as 0.5*blh or 1/3*blh",
+                f"{word.strip()!r} needs a weight in (0, 1], for example 0.5*blh or 1/3*blh",
             )
         found.append((share, _part(text, part, epsilon0, k)))
     return ParallelComposition(tuple(found))
@@ -279,7 +281,7 @@ def _part(text: str, word: str, epsilon0: float | None, k: int | None) -> Accoun
         except ValueError:
             raise InvalidValueError(f"{name}({key})", value, "must be a number") from None
         if key in given:
-            raise InvalidValueError(f"{name}({key})", number, "stands twice")
+            raise InvalidValueError(f"{name}({key})", number, "is given twice; give it once")
         given[key] = number
     budget = given.get("epsilon0", epsilon0)
     if budget is None:

@@ -45,7 +45,8 @@ def _brackets(
     cases = sorted(randomizer.witness_cases(), key=_spread, reverse=True)
     if not cases:
         raise NotApplicableError(
-            f"{randomizer.name} has no lower bound: it needs the report law of a third input"
+            f"{randomizer.name} has no lower bound: it needs the report distribution of a third "
+            "input"
         )
 
     return [partial(_bracket, case, others, rate) for case in cases]

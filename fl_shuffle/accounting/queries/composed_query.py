@@ -30,6 +30,6 @@ def query_composition(query: BoundQuery) -> Composition:
     query = replace(query, method=answer.method)
     if answer.status is not Status.PROVEN:
         raise NotApplicableError(
-            f"{query.method} is no proven upper bound: only those can be composed with others"
+            f"{query.method} is not a proven upper bound: only proven bounds can be composed"
         )
     return composed_rounds(query, bound)

@@ -91,12 +91,13 @@ def fixed_sample_guarantee(
     if query.budgets:
         raise NotApplicableError(
             "sampling = 'once' is stated for clients of one budget: give epsilon0 and clients in "
-            "place of budgets, or leave sampling out (the coins are then drawn in every round)"
+            "place of budgets, or leave sampling out (clients are then drawn in every round)"
         )
     checked = answer(replace(query, participation=1.0, sampling="each-round", rounds=1))
     if checked.status is not Status.PROVEN:
         raise NotApplicableError(
-            f"{query.method} is no proven upper bound: only those can be amplified by sampling"
+            f"{query.method} is not a proven upper bound: only proven bounds can be amplified by "
+            "sampling"
         )
     curve = fixed_sample_curve(query, answer)
     point = solve(curve, MAX_EPSILON, epsilon=query.epsilon, delta=query.delta)
@@ -131,7 +132,7 @@ def _client_unit(query: BoundQuery) -> dict[str, Any]:
     """Return the same reports, of which a whole one is replaced: noise of the same scale."""
     if query.sigma is None:
         raise NotApplicableError(
-            "sampling = 'once' with unit = 'record' takes the noise by its scale: give sigma in "
+            "sampling = 'once' with unit = 'record' needs the noise scale: give sigma in "
             "place of epsilon0 and delta0"
         )
     return {"unit": "client"}

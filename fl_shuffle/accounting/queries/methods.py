@@ -116,7 +116,7 @@ def _smallest_proven(query: BoundQuery) -> Guarantee:
     )
     named = f"name one that is no proof, as {found[0].method}, " if found else ""
     raise NotApplicableError(
-        f"no bound for this question is proven; {named}or give the randomizer ({reasons})"
+        f"no bound is proven for this query; {named}or give the randomizer ({reasons})"
     )
 
 
@@ -162,12 +162,12 @@ def _require_release(query: BoundQuery, method: Method) -> None:
     if method.sees not in ("any", query.release):
         needed = "sums alone" if method.sees == "sum" else "single reports"
         raise NotApplicableError(
-            f"{method.name} is about an adversary who sees {needed}: it needs release = "
+            f"{method.name} holds against an attacker who sees {needed}: it needs release = "
             f"{method.sees!r}"
         )
     if query.assumed_honest is not None and method.sees != "sum":
         raise NotApplicableError(
-            f"{method.name} takes every report for an honest one: leave assumed_honest out, or "
+            f"{method.name} assumes that every report is honest: leave assumed_honest out, or "
             "give the number of honest clients"
         )
 

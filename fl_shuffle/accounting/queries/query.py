@@ -123,7 +123,7 @@ def _budgets(value: object) -> tuple[LocalBudget, ...]:
         file = read_budgets(value)
         if file.of == "run":
             raise InvalidValueError(
-                "budgets", value, "holds totals of a run; a question is about reports, whose "
+                "budgets", value, "holds totals of a run; a query is about reports, whose "
                 "budgets are epsilon and delta", "ask about a configuration: fl-shuffle bound "
                 "CONFIG --budgets FILE",
             )  # fmt: skip
@@ -262,7 +262,7 @@ class BoundQuery:
                 raise InvalidValueError(
                     "unit",
                     None,
-                    f"must be named where a report averages {self.records} records: client (all "
+                    f"is required if a report averages {self.records} records: client (all "
                     "of them are replaced) or record (one of them)",
                 )
             self._set("unit", "record")
@@ -308,7 +308,7 @@ class BoundQuery:
             raise InvalidValueError(
                 "matrix",
                 "given",
-                "has a local budget of its own: leave epsilon0, sigma, budgets out",
+                "has its local budget already: leave epsilon0, sigma, and budgets out",
             )
         if not local <= MAX_EPSILON0:
             raise InvalidValueError(
@@ -333,7 +333,9 @@ class BoundQuery:
         local = found.local_epsilon
         if text == found.text and self.epsilon0 not in (None, local):
             raise InvalidValueError(
-                "epsilon0", self.epsilon0, f"is the parts' own here, {local:g} in all: leave it out"
+                "epsilon0",
+                self.epsilon0,
+                f"follows from the parts, {local:g} in total: leave it out",
             )
         require_real("epsilon0 of all parts", local, minimum=0.0, maximum=MAX_EPSILON0)
         self._set("randomizer", found.text)
@@ -359,7 +361,9 @@ class BoundQuery:
                 self._set("epsilon0", merged[0].epsilon0)
                 self._set("delta0", merged[0].delta0)
         if self.epsilon0 is None and self.sigma is None and not self.budgets:
-            raise InvalidValueError("epsilon0", None, "is required (or sigma, or personal budgets)")
+            raise InvalidValueError(
+                "epsilon0", None, "is required: give epsilon0, sigma, or personal budgets"
+            )
         if self.clients is None:
             raise InvalidValueError("clients", None, "is required")
 
@@ -409,8 +413,8 @@ class BoundQuery:
         """(epsilon0, delta0, clients) of a query without personal budgets."""
         if self.sigma is not None:
             raise NotApplicableError(
-                f"{self.method} takes a local budget, epsilon0, and sigma is a scale of noise: use "
-                "proven, or sum"
+                f"{self.method} needs a local budget: give epsilon0 in place of sigma, or use "
+                "vector or sum"
             )
         if self.epsilon0 is None or self.clients is None:
             raise NotApplicableError(

@@ -74,7 +74,7 @@ def _personal_blanket(query: BoundQuery) -> Guarantee:
     if query.randomizer not in SHARED_BLANKETS:
         given = f"not {query.randomizer}" if query.randomizer else "and no randomizer is named"
         raise NotApplicableError(
-            f"{query.method} with personal budgets needs a blanket law that does not depend on the "
+            f"{query.method} with personal budgets needs a blanket that does not depend on the "
             f"budget: krr, blh, hadamard, or laplace (common noise, personal clipping), {given}; "
             "account per cohort of equal budgets instead"
         )

@@ -65,7 +65,8 @@ def pure_batch(query: BoundQuery) -> tuple[float, int]:
     epsilon0, _, clients = query.local
     if query.randomizer == "gaussian":
         raise NotApplicableError(
-            f"{query.method} needs a pure local budget, and Gaussian noise has none: use vector"
+            f"{query.method} needs a pure local budget, which Gaussian noise does not have: use "
+            "vector"
         )
     require_several(query, clients)
     return epsilon0, clients
@@ -218,7 +219,7 @@ def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
             "with k = 2, or no randomizer"
         )
     if query.delta is None:
-        raise NotApplicableError(f"{query.method} answers for epsilon alone: give delta")
+        raise NotApplicableError(f"{query.method} computes epsilon only: give delta")
     delta = query.delta
 
     def reached(order: float) -> float:

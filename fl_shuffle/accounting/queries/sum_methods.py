@@ -105,7 +105,9 @@ def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
     test = sum_test(query, classes)
     epsilon, delta = epsilon_and_delta(query, test.epsilon, test.delta)
     if min(epsilon, delta) == 0.0 and (query.delta is not None or delta == 0.0):
-        raise NotApplicableError(f"{query.method}: the test on the sums reaches nothing here")
+        raise NotApplicableError(
+            f"{query.method}: the attack on the sums reaches no positive epsilon here"
+        )
     return answer_to(
         query,
         (epsilon, delta),

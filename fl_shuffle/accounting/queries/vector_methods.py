@@ -95,9 +95,9 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
         ),
     )
     if query.delta is not None and epsilon == 0.0:
-        raise NotApplicableError(f"attack: none that we compute reaches delta = {delta:g}")
+        raise NotApplicableError(f"lower: no known attack reaches delta = {delta:g}")
     if delta == 0.0:
-        raise NotApplicableError(f"attack: none that we compute reaches epsilon = {epsilon:g}")
+        raise NotApplicableError(f"lower: no known attack reaches epsilon = {epsilon:g}")
     return answer_to(
         query,
         (epsilon, delta),
@@ -178,10 +178,12 @@ def report_classes(query: BoundQuery, instead: str) -> list[ClientClass]:
     if query.sigma is not None:
         count = query.clients or 1
         if query.sigma * MAX_RATIO < 2.0:
-            raise InvalidValueError("sigma", query.sigma, "is negligible beside the reports")
+            raise InvalidValueError(
+                "sigma", query.sigma, "is too small beside the reports to hide anything"
+            )
         if query.sigma > LARGEST_NOISE:
             raise InvalidValueError(
-                "sigma", query.sigma, f"must be at most {LARGEST_NOISE:g} clip norms"
+                "sigma", query.sigma, f"must be at most {LARGEST_NOISE:g} clipping norms"
             )
         return [ClientClass(query.randomizer, query.sigma, 1.0, sensitivity, count=count)]
     return [_report_class(query, budget, sensitivity) for budget in query.local_budgets]

@@ -184,7 +184,8 @@ class ThreatModel:
         if isinstance(honest, int) and reports < honest:
             raise PrivacyBudgetError(
                 f"round {round_number}: {reports} reports arrived, below privacy.assumed_honest = "
-                f"{honest}: more than arrived cannot be honest; the batch is not released"
+                f"{honest}: the batch is not released; lower privacy.assumed_honest, or raise "
+                "run.timeout"
             )
 
     def sentences(self, *, sums: bool) -> tuple[str, ...]:

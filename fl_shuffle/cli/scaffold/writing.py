@@ -34,8 +34,8 @@ def write_app(target: Path, *, deploy: bool = False) -> list[Path]:
         )
     if find_spec(package) is not None:
         raise ConfigError(
-            f"NAME = {target.name!r}: there is a Python module {package!r} already, which the app "
-            "would hide; choose another name"
+            f"NAME = {target.name!r}: the app would hide the Python module {package!r}, which "
+            "exists already; choose another name"
         )
     if target.exists():
         raise ConfigError(f"NAME = {target.name!r}: {target} exists; choose another name")

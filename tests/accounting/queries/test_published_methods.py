@@ -165,7 +165,7 @@ def test_headlines_come_from_no_published_bound() -> None:
         ("blanket", "clone", "profile", "vector", "sum")
     )
     assert fs.bound(**ONE).method in ("profile", "clone")
-    with pytest.raises(NotApplicableError, match="no bound for this question is proven; name one"):
+    with pytest.raises(NotApplicableError, match="no bound is proven for this query; name one"):
         fs.bound(budgets=[(0.1, 0.0, 3000), (0.5, 0.0, 1000)], delta=1e-6)
 
 

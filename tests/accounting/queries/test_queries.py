@@ -165,10 +165,10 @@ SUMS = {**NOISE, "method": "sum", "release": "sum", "delta0": 1e-5}
         ({"randomizer": "kr"}, "did you mean 'krr'"),
         ({"budgets": [[2.0, 0.0]]}, "epsilon0"),
         ({"epsilom": 1.0}, "did you mean 'epsilon"),
-        ({**NOISE, "records": 5}, "unit = None: must be named"),
+        ({**NOISE, "records": 5}, "unit = None: is required"),
         (
             {"method": None, "epsilon0": None, "budgets": [(1.0, 0.0, 50), (0.5, 0.0, 50)]},
-            "no bound for this question is proven.*gspa",
+            "no bound is proven for this query.*gspa",
         ),
         *(
             ({"epsilon0": None, "profile": value}, "profile")
@@ -178,7 +178,7 @@ SUMS = {**NOISE, "method": "sum", "release": "sum", "delta0": 1e-5}
         ({"matrix": [[0.5, 0.5], [1.0]]}, "rows of one length"),
         ({"matrix": [[1.0, 0.0], [0.5, 0.5]], "epsilon0": None}, "every report must be possible"),
         ({"matrix": "no.json"}, "does not exist"),
-        ({"matrix": [[0.6, 0.4], [0.4, 0.6]]}, "local budget of its own"),
+        ({"matrix": [[0.6, 0.4], [0.4, 0.6]]}, "has its local budget already"),
         # Vector reports without a noise scale.
         ({**VECTORS, "delta0": 0.0}, "delta0"),
         ({**VECTORS, "randomizer": "laplace"}, "delta0"),
