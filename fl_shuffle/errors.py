@@ -117,7 +117,7 @@ class RunInterrupted(KeyboardInterrupt):
         self.directory = directory
         note = f" ({note})" if note else ""
         super().__init__(
-            f"interrupted; go on with: fl-shuffle {command} --resume "
+            f"interrupted; continue with: fl-shuffle {command} --resume "
             f"{shlex.quote(str(directory))}{note}"
         )
 

@@ -440,7 +440,8 @@ def load_model(directory: str | Path, *, round_number: int | None = None) -> nn.
     name = MODEL if round_number is None else checkpoint_name(round_number)
     if config.app.custom_server:
         raise RunError(
-            f"the model of a run with app.server = {config.app.server!r} is your own: build it and "
+            f"the model of a run with app.server = {config.app.server!r} is user-defined: build "
+            "it, and "
             f"load_state_dict(safetensors.torch.load_file(directory / {name!r}))"
         )
     if not (folder / name).is_file():

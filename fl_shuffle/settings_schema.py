@@ -296,7 +296,7 @@ def _count_or_share(spec: Setting, name: str, value: Any) -> int | float:
         name,
         value,
         "must be a whole number >= 1 (a count) or a number in (0, 1) (a share)",
-        "leave it out where all clients are taken to be honest",
+        "leave it out to assume that all clients are honest",
     )
 
 

@@ -224,8 +224,8 @@ class WandbTracker(_Library):
 
         if not publishes_times(self.run.config):
             raise ConfigError(
-                "--track wandb writes down when rounds end, and how long clients compute may "
-                "depend on their records; with run.entropy = 'system' use tensorboard or mlflow"
+                "--track wandb publishes when rounds end, which may depend on clients' records; "
+                "with run.entropy = 'system' use tensorboard or mlflow"
             )
         quiet = {"x_disable_stats": True, "x_disable_meta": True, "disable_git": True}
         self.library = wandb.init(

@@ -88,7 +88,7 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         (f"{SUM} server.analyzer=own:median", "with privacy.release = 'sum' must be mean"),
         (f"{SUM} privacy.min_reports=1", "'sum' must be at least 2: a sum of one"),
         ("data.clients=1", "data.clients = 1: is below privacy.min_reports = 2, so no round"),
-        ("privacy.assumed_honest=1.0", "(a share); leave it out where all clients are"),
+        ("privacy.assumed_honest=1.0", "(a share); leave it out to assume that all clients"),
         ("privacy.assumed_honest=51", "must be at most the number of clients, 50"),
         (f"{SEQUENTIAL} privacy.assumed_honest=0.5", "changes nothing in a sequential schedule"),
         (f"{SEQUENTIAL} privacy.reports_per_round=2", "must be 1 in a sequential"),
@@ -109,7 +109,7 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         (f"{POOLED} server.analyzer=coordinate-median", "'coordinate-median' wants the reports"),
         (
             f"{POOLED} privacy.randomizer=some:noise privacy.unit=client",
-            "has no known law of a sum",
+            "has no known distribution of a sum",
         ),
         ("app.config={x=1}", "is for apps of your own"),
         (

@@ -96,5 +96,7 @@ def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     lines += ["", f"epsilon: the largest over a combination's runs; {EACH_ALONE}"]
     lines += [f"failed: {text}" for text in failures]
     if failures:
-        lines.append(f"go on with: fl-shuffle sweep --resume {shlex.quote(str(result.directory))}")
+        lines.append(
+            f"continue with: fl-shuffle sweep --resume {shlex.quote(str(result.directory))}"
+        )
     return [*lines, f"page: {result.directory / PAGE}"]

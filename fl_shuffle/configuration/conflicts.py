@@ -511,7 +511,7 @@ def _noise_per_sum(config: Config) -> list[Conflict]:
             config.run.entropy == "system",
         ),
         (
-            f"privacy.randomizer = {randomizer!r} has no known law of a sum",
+            f"privacy.randomizer = {randomizer!r} has no known distribution of a sum",
             randomizer not in ("gaussian", "laplace"),
         ),
     ]

@@ -44,7 +44,7 @@ def require_readable_held_out(task: Task) -> None:
     if what:
         raise DataError(
             f"none of the {records:,} records that data.validation_fraction holds out has {what}, "
-            "so nothing would be learned of it: correct the data (in a .csv perhaps "
+            "so the evaluation would be empty: correct the data (for a .csv, check "
             "data.source_options.decimal, separator, categories or class_names), or leave the "
             "column out (data.source_options.columns)"
         )
@@ -110,5 +110,5 @@ def numbers_by_name(found: Any, whose: str) -> dict[str, float]:
     except (TypeError, ValueError):
         raise ConfigError(
             f"{whose} returned {type(found).__name__}; it must return a mapping of names to "
-            "numbers, as {'accuracy': 0.9}"
+            "numbers, for example {'accuracy': 0.9}"
         ) from None

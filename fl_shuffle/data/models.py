@@ -49,7 +49,7 @@ def build_model(
     for name, parameter in parameters:
         if is_lazy(parameter):
             raise ConfigError(
-                f"model.kind = {section.kind!r}: parameter {name} is lazy, and its size unknown; "
+                f"model.kind = {section.kind!r}: parameter {name} is lazy, so its size is unknown; "
                 "use layers of a given size (nn.Linear for nn.LazyLinear)"
             )
         if not parameter.dtype.is_floating_point:
@@ -105,7 +105,9 @@ def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) ->
             "model.hidden", list(section.hidden), "a linear model has none; set model.kind = 'mlp'"
         )
     if section.kind == "mlp" and not section.hidden:
-        raise InvalidValueError("model.hidden", [], "an mlp needs at least one width, as [1000]")
+        raise InvalidValueError(
+            "model.hidden", [], "an mlp needs at least one width, for example [1000]"
+        )
     if section.kind == "mlp" and section.init == "zeros":
         raise InvalidValueError("model.init", "zeros", "a zero network never learns; use default")
     widths = [input_shape[0], *section.hidden, classes]
@@ -200,7 +202,7 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
             raise InvalidValueError(
                 "model.loss",
                 section.loss,
-                "is for classes, and the data source declares outputs",
+                "is for classes, but the data source declares outputs",
                 "set model.loss = 'squared-error' or your own module:function",
             )
         return None
@@ -209,7 +211,7 @@ def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | 
             raise InvalidValueError(
                 "model.loss",
                 section.loss,
-                "is for regression, and the data source declares classes",
+                "is for regression, but the data source declares classes",
                 "use cross-entropy, or a source with outputs = 1",
             )
         return squared_error

@@ -42,7 +42,8 @@ def named_model(section: ModelSection, shape: tuple[int, ...], classes: int) -> 
         return convolutional_network(shape, width, classes)
     if width % GROUPS:
         raise ConfigError(
-            f"model.width = {width}: a resnet's width must be a multiple of {GROUPS}, as 16: its "
+            f"model.width = {width}: a resnet's width must be a multiple of {GROUPS}, for "
+            "example 16: its "
             "channels are normalized in groups"
         )
     return ResidualNetwork(shape[0], width, classes)

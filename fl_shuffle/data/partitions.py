@@ -63,7 +63,7 @@ def make_partition(
         )
     if section.dealt_by_label and not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
-            f"data.partition = {section.partition!r} deals records by their class, and these are "
+            f"data.partition = {section.partition!r} deals records by class, but these are "
             "labelled with numbers; choose iid, ordered or natural"
         )
     rng = np.random.Generator(np.random.Philox(key=[section.seed, 0x504152]))
@@ -87,14 +87,15 @@ def make_partition(
 def _natural(section: DataSection, owners: NDArray[Any] | None) -> Partition:
     if owners is None:
         raise DataError(
-            f"data.partition = 'natural': data.source = {section.source!r} does not say whose each "
-            "record is; have it return Records(..., train_clients=...), or choose another partition"
+            f"data.partition = 'natural': data.source = {section.source!r} does not name the "
+            "client of each record; have it return Records(..., train_clients=...), or choose "
+            "another partition"
         )
     names, owner = np.unique(owners, return_inverse=True)
     if section.clients > len(names):
         raise DataError(
             f"data.clients = {section.clients}: the source has {len(names)} clients; set "
-            f"data.clients = {len(names)}, or less for the first ones"
+            f"data.clients = {len(names)}, or fewer to use the first clients only"
         )
     owner = owner.reshape(-1)
     order = np.argsort(owner, kind="stable")

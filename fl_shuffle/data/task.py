@@ -132,10 +132,10 @@ def _require_inputs(inputs: Tensor) -> None:
     if wrong >= max(2, MOST_OUTSIDE * len(inputs)):
         worst = int((~usable).sum(dim=0).argmax())
         raise DataError(
-            f"{wrong:,} of {len(inputs):,} training records hold inputs that are no finite "
-            f"numbers, most of them at input {worst}: correct the data (in a .csv perhaps "
-            "data.source_options.decimal or separator). This is told because noise is seeded; with "
-            "run.entropy = 'system' such records train nothing, and nobody is told"
+            f"{wrong:,} of {len(inputs):,} training records have inputs that are not finite "
+            f"numbers, most of them at input {worst}: correct the data (for a .csv, check "
+            "data.source_options.decimal or separator). This message appears because the noise is "
+            "seeded; with run.entropy = 'system' such records count as zero, without a message"
         )
 
 
@@ -165,10 +165,11 @@ def _require_labels(labels: Tensor, classes: int) -> None:
     if wrong >= max(2, 0.0 if from_one else MOST_OUTSIDE * len(labels)):
         own = labels[outside]
         raise DataError(
-            f"{wrong:,} of {len(labels):,} training labels are not in 0 .. {classes - 1}, as "
+            f"{wrong:,} of {len(labels):,} training labels are not in 0 .. {classes - 1}, for "
+            "example "
             f"{int(own[0])}: labels count from 0, so correct them or the number of classes. This "
-            "is told because noise is seeded; with run.entropy = 'system' such records train "
-            "nothing, and nobody is told"
+            "message appears because the noise is seeded; with run.entropy = 'system' such records "
+            "count as zero, without a message"
         )
 
 

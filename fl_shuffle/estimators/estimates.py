@@ -472,5 +472,7 @@ def require_users(epsilon0: float | NDArray[Any]) -> int:
     """Return the number of budgets; raise `InvalidValueError` unless they are a vector."""
     shape = np.shape(epsilon0)
     if len(shape) != 1 or shape[0] == 0:
-        raise InvalidValueError("epsilon0", list(shape), "must be a vector, one budget a user")
+        raise InvalidValueError(
+            "epsilon0", list(shape), "must be a vector with one budget per user"
+        )
     return int(shape[0])

@@ -27,7 +27,7 @@ def require_budgets(
     if given.dtype.kind not in "iuf" or given.shape not in ((), (count,)):
         found = f"{given.dtype} {list(given.shape)}"
         raise InvalidValueError(
-            "epsilon0", found, f"must be one number or {count}, one for each user"
+            "epsilon0", found, f"must be one number, or {count} numbers, one for each user"
         )
     right = np.isfinite(given) & (given > 0) & (given <= largest)
     for wrong in given[~right][:1]:

@@ -236,7 +236,7 @@ class _UnaryOracle(FrequencyOracle):
             raise InvalidValueError(
                 "values",
                 truth.size,
-                f"make {bits} bits of {self.name}, at most {MAX_BITS} fit",
+                f"need {bits} bits with {self.name}; at most {MAX_BITS} are allowed",
                 "use blh or hadamard, whose reports are short, or fewer users at a time",
             )
         reports = generator.random((truth.size, self.categories)) < q[:, None]

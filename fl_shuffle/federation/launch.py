@@ -41,7 +41,7 @@ def simulate(
         )
     if config.privacy.shuffler == "separate":
         raise ConfigError(
-            "privacy.shuffler = 'separate': in a simulation one process plays all parties; use "
+            "privacy.shuffler = 'separate': a simulation runs all parties in one process; use "
             "'server', or deploy it (docs/how-to/separate-shuffler.md)"
         )
     from fl_shuffle.flower.settings import with_app_config
@@ -96,8 +96,8 @@ def _grid(config: Config, run_config: dict[str, Any], observer: Observer) -> InP
     address = _ray_address(config)
     if address and not config.run.jobs:
         raise ConfigError(
-            "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
-            "e.g. as many as it has processors"
+            "run.jobs is missing: set the number of workers that run the clients on a Ray cluster, "
+            "for example its number of processors"
         )
     observer(Preparing("starting Ray"))
     return RayGrid(address, path, run_config, nodes, trusted=trusted, observer=observer)

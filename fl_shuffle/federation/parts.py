@@ -125,9 +125,9 @@ class RunParts:
             raise InvalidValueError(
                 "data.records_per_client",
                 0,
-                "with privacy.unit = 'record' an app of your own says how many records each client "
-                "has: that number is public",
-                "an update that is clipped as a whole has privacy.unit = 'client'",
+                "must be set for your own app with privacy.unit = 'record': the number of records "
+                "per client is public",
+                "set it, or clip whole updates with privacy.unit = 'client'",
             )
         if config.run.entropy == "seeded":
             # The last bits of the app's training depend on the number of threads, too, and are to
@@ -538,8 +538,8 @@ class AggregateFederation(Federation):
         parts = Federation.of(context, beside=beside)
         if not isinstance(parts, cls):
             raise ConfigError(
-                f"run.noise = {parts.config.run.noise!r}: clients add noise of their own, and this "
-                "app of simulations without reports adds none; choose another app.client"
+                f"run.noise = {parts.config.run.noise!r}: clients add their own noise, but this "
+                "app is for simulations without reports and adds none; choose another app.client"
             )
         return parts
 

@@ -100,7 +100,7 @@ def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
         ) from None
     if not torch.allclose(first, again, rtol=1e-6, atol=1e-6 * float(first.abs().max())):
         raise ConfigError(
-            f"server.analyzer = {section.analyzer!r} returns something else when it gets the same "
+            f"server.analyzer = {section.analyzer!r} returns another result when it gets the same "
             "reports again; draw from torch.Generator().manual_seed(...), made in the function, "
             "and keep nothing from one call to the next"
         )

@@ -238,13 +238,14 @@ class ClientRecord:
             return
         if not version and "reports" in tables:
             raise ConfigError(
-                f"{where}: an older version counted by client numbers, which a run can give to "
-                "anybody, so what it holds belongs to no account; keep it, name a new file, and "
+                f"{where}: an older version counted by client number, which a run can assign to "
+                "anybody, so its spend belongs to no account; keep the file, name a new one, and "
                 f"lower {LIFETIME_EPSILON} by what was spent"
             )
         if version != VERSION or "counted" not in tables:
             raise ConfigError(
-                f"{where}: is no record of version {VERSION}; name a new file, or the right one"
+                f"{where}: is not a budget store of version {VERSION}; name a new file, or the "
+                "right one"
             )
         ((counted,),) = database.execute("SELECT what FROM counted").fetchall()
         if counted != self._accounts.text:
@@ -264,7 +265,7 @@ class ClientRecord:
             raise ConfigError(
                 f"privacy.randomizer: node-config {BUDGET_STORE} = {self._path} holds reports of "
                 f"{held}, and those of another kind of noise would share its limit, which is "
-                "proven for one kind alone; name a file of their own"
+                "proven for one kind alone; name a separate file for them"
             )
         return held
 
@@ -350,7 +351,8 @@ def _accounts(
         if wanted.get(key) != found.get(key):
             raise ConfigError(
                 f"data.{key} = {found.get(key)!r}: the run would give clients other records than "
-                f"this site's own configuration does ({wanted.get(key)!r}, {own}); use that"
+                f"this site's own configuration does ({wanted.get(key)!r}, {own}); use the "
+                "site's value"
             )
     return Accounts(unit, wanted, names)
 

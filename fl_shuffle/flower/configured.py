@@ -161,6 +161,6 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         config = self._parts.config
         if holdings(grid, [node], config.data.clients, QUERY_SECONDS)[node] is None:
             raise ConfigError(
-                f"app.client = {config.app.client!r}: does not answer which clients it plays; "
+                f"app.client = {config.app.client!r}: does not answer which clients it holds; "
                 f"{NO_MOD}, and mods must pass query messages on"
             )

@@ -196,7 +196,7 @@ class ShuffleClientApp(ClientApp):
             return partial(clients.means, RecordGradients(self._records, parts))
         if config.privacy.unit == "record" and not declared:
             raise ProgramError(
-                "privacy.unit = 'record': an update cannot be clipped by the record; give "
+                "privacy.unit = 'record': an update cannot be clipped record by record; give "
                 "ShuffleClientApp(records=..., model=...), or set privacy.unit = 'client'"
             )
         updates = partial(clients.updates, call_next)
@@ -258,7 +258,7 @@ class OwnClients:
         def update(message: Message, context: Context, row: NDArray[np.float32]) -> None:
             reply: Any = call_next(message, context)
             if not isinstance(reply, Message):
-                raise RunError(f"the app returned {type(reply).__name__}, no message")
+                raise RunError(f"the app returned {type(reply).__name__}; it must return a Message")
             if reply.has_error():
                 raise RunError(f"the app replied with an error: {text_of(reply.error)}")
             with np.errstate(over="ignore", invalid="ignore"):

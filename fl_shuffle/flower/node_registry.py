@@ -129,7 +129,10 @@ def read_supernodes(path: str | Path, clients: int) -> SuperNodeFile:
             )
         count = total
         if name in parts:
-            raise ConfigError(f"{where}: {name} appears twice; a SuperNode plays one part")
+            raise ConfigError(
+                f"{where}: {name} appears twice; a SuperNode holds one part, so keep one "
+                "of the lines"
+            )
         if part in parts.values():
             raise ConfigError(f"{where}: part {part} is given to two SuperNodes; keep one of them")
         parts[name] = part

@@ -99,7 +99,8 @@ def _require_listening(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError, OverflowError):
         raise RunError(
-            f"run.ray_address (or RAY_ADDRESS) = {address!r}: nobody listens there; it must be "
+            f"run.ray_address (or RAY_ADDRESS) = {address!r}: no Ray cluster answers there; it "
+            "must be "
             "HOST:PORT of a cluster's head (ray start --head --port=PORT), or auto"
         ) from None
 

@@ -77,7 +77,9 @@ def with_app_config(config: Config, folder: Path) -> Config:
     values = {**beside, **_flat(config.app.config)}
     for key, value in values.items():
         if key in RESERVED:
-            raise ConfigError(f"app.config: {key!r} is the run's own and reaches no app; rename it")
+            raise ConfigError(
+                f"app.config: {key!r} is reserved for the run and reaches no app; rename it"
+            )
         finite = not isinstance(value, float) or math.isfinite(value)
         if not isinstance(value, bool | int | float | str) or not finite:
             raise InvalidValueError(
@@ -116,8 +118,9 @@ def require_same_app_config(context: Context, config: Config) -> None:
         found = context.run_config.get(key)
         if found != value:
             raise ConfigError(
-                f"app.config.{key} = {value!r}, and the apps would read {found!r}: `flwr run` "
-                "takes it from [tool.flwr.app.config] of pyproject.toml; say the same there, or: "
+                f"app.config.{key} = {value!r}, but the apps would read {found!r}: `flwr run` "
+                "takes it from [tool.flwr.app.config] of pyproject.toml; set the same value "
+                "there, or add: "
                 f"--run-config '{key}={json.dumps(value)}'"
             )
 
@@ -137,13 +140,13 @@ def require_simulated(context: Context, config: Config, *, summed: bool = False)
         return
     if config.privacy.randomizer == "none":
         raise ConfigError(
-            "privacy.randomizer = 'none' is for `fl-shuffle simulate` alone: clients' updates "
-            "would leave as they are; choose gaussian"
+            "privacy.randomizer = 'none' is for `fl-shuffle simulate` alone: clients would send "
+            "their exact updates; choose gaussian"
         )
     if summed or config.run.aggregate_noise:
         raise ConfigError(
-            "run.noise = 'per-sum' is for `fl-shuffle simulate` alone: clients add no noise of "
-            "their own; set run.noise = 'per-report'"
+            "run.noise = 'per-sum' is for `fl-shuffle simulate` alone: no client adds "
+            "noise; set run.noise = 'per-report'"
         )
 
 

@@ -119,7 +119,7 @@ def _component(folder: Path) -> str:
     app, file = app_tables(folder), folder / "pyproject.toml"
     if not app:
         raise ConfigError(
-            f"run.engine = 'flwr' is `flwr run .`, and {file} names no Flower app; go to the app's "
+            f"run.engine = 'flwr' needs a Flower app, but {file} names none; go to the app's "
             "folder (`fl-shuffle new NAME` writes one), or use 'ray'"
         )
     missing = [key for key in PASSED if key not in app.get("config", {})]

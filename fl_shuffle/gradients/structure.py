@@ -76,7 +76,7 @@ def check_module(module: nn.Module) -> int:
             raise InvalidValueError(
                 shown,
                 type(part).__name__,
-                "is Opacus's wrapper, which keeps gradients of its own",
+                "is Opacus's wrapper, which stores gradients itself",
                 "give the module inside (its to_standard_module()): gradients of single records "
                 "are computed here",
             )
@@ -121,7 +121,7 @@ def require_no_batch_statistics(module: nn.Module) -> None:
             raise InvalidValueError(
                 f"module {name or type(part).__name__}",
                 type(part).__name__,
-                "mixes records through batch statistics, so no record has a gradient of its own, "
+                "mixes records through batch statistics, so no record has a separate gradient, "
                 "and its running statistics are exact numbers about records",
                 "use GroupNorm or LayerNorm; opacus.validators.ModuleValidator.fix(model) puts "
                 "GroupNorm in its place",

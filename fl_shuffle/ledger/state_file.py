@@ -47,12 +47,10 @@ def load_state(folder: Path, kept: bytes | str) -> dict[str, Any]:
         same = _digest(path) == kept
     except OSError as error:
         raise RunError(
-            f"{path}: the state to go on from cannot be read ({error.strerror}); put the file back"
+            f"{path}: the saved state cannot be read ({error.strerror}); put the file back"
         ) from None
     if not same:
-        raise RunError(
-            f"{path}: the state to go on from is not what was written; put an intact copy back"
-        )
+        raise RunError(f"{path}: the saved state is damaged; put an intact copy back")
     return dict(torch.load(path, weights_only=True))
 
 

@@ -126,8 +126,8 @@ class Ledger:
         version = meta.get("schema")
         if version != SCHEMA_VERSION:
             raise RunError(
-                f"{path} has ledger schema {version!r}, and this version goes on with runs of "
-                f"schema {SCHEMA_VERSION} alone; go on with the version that began it"
+                f"{path} has ledger schema {version!r}, but this version continues only runs of "
+                f"schema {SCHEMA_VERSION} ; continue with the version that began it"
             )
         self.run = str(meta.get("run", ""))
         """The run's random identifier, the same after a resume."""

@@ -304,8 +304,8 @@ def _class_costs(config: Config, plan: Calibration, dimension: int | None) -> li
     classes, privacy, share = plan.classes, config.privacy, config.training.participation
     if bool(classes.is_noise("user").any()):
         raise NotApplicableError(
-            f"privacy.randomizer = {privacy.randomizer!r} has no known law to plan with; "
-            "only its declared local budgets count"
+            f"privacy.randomizer = {privacy.randomizer!r} has no known distribution to compute "
+            "with; only its declared local budgets count"
         )
     counts = np.bincount(plan.class_of, minlength=len(classes))
     rounds = rounds_taken(config.run.rounds, share, config.data.clients)
@@ -399,7 +399,7 @@ def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tup
     """
     if config.privacy.randomizer not in ("gaussian", "discrete-gaussian"):
         raise NotApplicableError(
-            "sum: a plan with training.participation < 1 is made for Gaussian reports alone"
+            "sum: with training.participation < 1, this is computed for Gaussian reports only"
         )
     share, rare = config.training.participation, 0.5 * SURPRISE / config.run.rounds
     table = SumTable.of(batch, None)

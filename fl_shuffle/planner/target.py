@@ -37,13 +37,14 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
         )
     if config.privacy.randomizer == "declared" and name != "rounds":
         raise InvalidValueError(
-            "--solve-for", name, "of what clients declare only rounds can be solved for",
+            "--solve-for", name, "must be rounds for declared noise",
             "the others change privacy.declared_sigma, and train with that",
         )  # fmt: skip
     if are_totals(config.budgets):
         raise InvalidValueError(
-            "--solve-for", name, "does not go with totals of the run: the noise follows from them, "
-            "so that every number of it keeps them", "leave out --solve-for and --epsilon: the "
+            "--solve-for", name, "cannot be combined with totals of the run: the noise follows "
+            "from "
+            "them, so every value meets them", "leave out --solve-for and --epsilon: the "
             "cost shows what each total buys",
         )  # fmt: skip
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
@@ -54,7 +55,7 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
     if name == "clients" and config.budgets.distribution in ("file", "listed"):
         raise InvalidValueError(
             "budgets.distribution", config.budgets.distribution,
-            "names each client's budget, so that their number is given",
+            "names each client's budget, so the number of clients is fixed",
             "solve for rounds, or take a distribution of budgets (groups, uniform, constant)",
         )  # fmt: skip
     spec = SETTINGS[key]

@@ -56,7 +56,7 @@ def try_randomizer(local: LocalRandomizer, dimension: int, name: str) -> None:
     alone = np.concatenate([reports(row) for row in every])
     if not _close(np.concatenate([reports(row) for row in every]), alone):
         raise subject.refused(
-            "makes another report of the same mean with the same noise", NOISE_OF_ITS_OWN
+            "returns another report for the same mean and noise", NOISE_OF_ITS_OWN
         )
     for company in (every, every[: len(clients) // 2 + 1], every[1::2], every[-2:]):
         if company and not _close(reports(*company), alone[list(company)]):

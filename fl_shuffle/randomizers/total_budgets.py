@@ -318,7 +318,7 @@ def _require_solvable(config: Config, budgets: Budgets, records: NDArray[np.int6
         raise InvalidValueError(
             "privacy.personalization", privacy.personalization,
             f"must be clipping with {differ}: the noise of a sum hides all clients equally, so "
-            "noise scales cannot give clients epsilons of their own",
+            "noise scales cannot give each client its own epsilon",
             "set privacy.personalization = 'clipping'",
         )  # fmt: skip
 

@@ -50,7 +50,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise RunError(f"{folder} is no folder; name one that holds runs")
+            raise RunError(f"{folder} is not a directory; name one that contains runs")
         below = [each for depth in range(DEPTH + 1) for each in folder.glob("*/" * depth + LEDGER)]
         found |= dict.fromkeys(sorted(ledger.parent for ledger in below))
     if not found:

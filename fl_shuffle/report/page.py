@@ -66,7 +66,7 @@ def write_report(
     cannot be written, `ConfigError` for several runs without `out`.
     """
     if out is None and len(runs) != 1:
-        raise ConfigError("a report over several runs is no run's own; say where with --out FILE")
+        raise ConfigError("a report on several runs needs a file name: add --out FILE")
     path = runs[0].directory / "report.html" if out is None else out
     return write_text(render(runs, policy=policy, purpose=purpose), path)
 

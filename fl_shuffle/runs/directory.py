@@ -82,7 +82,10 @@ class RunPlace:
     def __post_init__(self) -> None:
         require_choice(RESUME, self.resume, RESUMES)
         if self.resume != "no" and self.directory is None:
-            raise ConfigError(f"{RESUME} = {self.resume!r} needs the {RUN_DIRECTORY} to go on with")
+            raise ConfigError(
+                f"{RESUME} = {self.resume!r} needs {RUN_DIRECTORY}, the directory of the "
+                "run to continue"
+            )
 
     @property
     def goes_on(self) -> bool:
@@ -98,7 +101,7 @@ class RunPlace:
         require_choice(f"--run-config {RESUME}", how, RESUMES)
         if how != "no" and not directory:
             raise ConfigError(
-                f"--run-config {RESUME}={how!r} needs the folder of the run to go on with: add "
+                f"--run-config {RESUME}={how!r} needs the directory of the run to continue: add "
                 f"{RUN_DIRECTORY}='FOLDER' to --run-config, or leave {RESUME} out"
             )
         return cls(Path(directory) if directory else None, how, given)
@@ -230,7 +233,7 @@ def require_free(path: Path, *, flwr: bool = False) -> None:
         if not path.is_dir():
             raise RunError(f"{given} is a file; name a folder")
         if (path / LEDGER).exists():
-            going_on = f"add {RESUME}='yes' to go on with it" if flwr else "--resume it"
+            going_on = f"add {RESUME}='yes' to continue it" if flwr else "--resume it"
             raise RunError(f"{given} already holds a run; choose another folder or {going_on}")
         if not all(_before_a_run(entry.name) for entry in path.iterdir()):
             raise RunError(f"{given} is not empty; choose a new folder")

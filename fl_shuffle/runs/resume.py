@@ -142,7 +142,7 @@ def require_same(
     if facts.budgets.of == "run" and facts.config.run.rounds != planned:
         raise RunError(
             f"{known.directory} cannot be resumed with run.rounds = {facts.config.run.rounds}: the "
-            f"noise was planned for totals over {planned} rounds; start a new run"
+            f"noise was calibrated for totals over {planned} rounds; start a new run"
         )
     kept = recall_data(known.meta["run"]) if facts.fingerprint is not None else None
     same_data = known.meta["data"] == facts.data.published()
@@ -257,11 +257,13 @@ def optimizer_state(known: LedgerRecord, dimension: int) -> dict[str, Any] | Non
         raise
     except Exception as error:  # torch promises none in particular
         raise RunError(
-            f"{path}: the state to go on from cannot be read ({type(error).__name__}); put an "
+            f"{path}: the saved state cannot be read ({type(error).__name__}); put an "
             "intact copy of the ledger back"
         ) from None
     if not usable:
-        raise RunError(f"{path}: the state to go on from is not one of this model")
+        raise RunError(
+            f"{path}: the saved state does not fit this model; put the run's own ledger back"
+        )
     return state
 
 
@@ -276,21 +278,20 @@ def require_newest(known: LedgerRecord, run: str, entries: int) -> str:
     missing = next((number for number in range(1, after + 1) if number not in rounds), None)
     if missing is not None:
         raise RunError(
-            f"{path}: the state to go on from is that after round {after}, and the ledger knows "
-            f"nothing of round {missing}; put the run's own ledger back"
+            f"{path}: the saved state is that after round {after}, but the ledger has no "
+            f"round {missing}; put the run's own ledger back"
         )
     if run not in ("", known.meta["run"]):
         raise RunError(
-            f"{path}: the ledger is another run's than the one that {LOCK} tells of; put the run's "
-            "own ledger back"
+            f"{path}: the ledger belongs to another run than {LOCK}; put the run's own ledger back"
         )
     if entries <= known.entries:
         return ""
     if known.seeded:
         return f"{LOCK} tells of later rounds, which are played again, to the same bits"
     raise RunError(
-        f"{path}: the ledger is older than the run, as {LOCK} tells, and what was released since "
-        "would not be counted; put the newer one back"
+        f"{path}: the ledger is older than the run, as {LOCK} shows, so later releases "
+        "would not be counted; put the newer ledger back"
     )
 
 

@@ -430,10 +430,10 @@ def _can_go_on(command: str) -> Iterator[None]:
     try:
         yield
     except PrivacyBudgetError as error:
-        raise PrivacyBudgetError(f"{error}; go on with: {command}") from None
+        raise PrivacyBudgetError(f"{error}; continue with: {command}") from None
     except (OSError, sqlite3.Error) as error:
         raise RunError(
-            f"the run stopped: {error}; when that is mended go on with: {command}"
+            f"the run stopped: {error}; fix the cause, then continue with: {command}"
         ) from error
 
 

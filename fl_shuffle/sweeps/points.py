@@ -42,7 +42,7 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
         if not (separator and all(key.partition("."))):
             raise ConfigError(f"--grid {text!r}: must look like section.key=value,value,...")
         if key in grid:
-            raise ConfigError(f"grid {key}: it is given twice; put all its values into one")
+            raise ConfigError(f"grid {key}: is given twice; put all its values into one --grid")
         found = toml_or_text(f"[{values}]", f"--grid {key}")
         if isinstance(found, str):  # texts without quotes
             found = [toml_or_text(each, f"--grid {key}") for each in values.split(",")]
@@ -96,9 +96,11 @@ class Sweep:
                 raise ConfigError(f"grid {key}: there is no value; give at least one")
             for index, value in enumerate(values):
                 if value in values[:index]:
-                    raise ConfigError(f"grid {key}: {value!r} stands there twice")
+                    raise ConfigError(f"grid {key}: {value!r} is given twice; give it once")
         if "run.seed" in self.grid and len(self.seeds) > 1:
-            raise ConfigError("grid run.seed: --seeds already says which seeds there are")
+            raise ConfigError(
+                "grid run.seed: --seeds sets the seeds already; leave one of the two out"
+            )
         combinations = len(self.baselines) or math.prod(map(len, self.grid.values()))
         count = len(self.seeds) * combinations
         if count > MOST_RUNS:

@@ -288,7 +288,7 @@ def test_deployed_run_goes_on_with_the_printed_line(
     start = ("flwr", "run", str(ROOT), "lab", "--run-config", text)
     said, completed = superlink.ended(printed(*start, FLWR_HOME=home))
     assert not completed
-    (line,) = set(re.findall(r"; go on with: (flwr run .*)", said))
+    (line,) = set(re.findall(r"; continue with: (flwr run .*)", said))
     superlink.start_supernodes(PARTS[1])
     said, completed = superlink.ended(printed("sh", "-c", line, folder=ROOT, FLWR_HOME=home))
     assert completed, said

@@ -125,7 +125,7 @@ def test_how_to_go_on_is_said_for_the_engine_that_plays(observer: Any, tmp_path:
         grid.observer = observer
         with pytest.raises(PrivacyBudgetError) as raised:
             server(grid, Context(1, 1, {}, RecordDict(), {**run_config, "data": "", "k": '"\\'}))
-    told = str(raised.value).partition("; go on with: ")[2]
+    told = str(raised.value).partition("; continue with: ")[2]
     if observer is unobserved:
         assert told == f"fl-shuffle simulate --resume {tmp_path} --data-unchanged"
         return
@@ -230,7 +230,7 @@ def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     ("run_config", "told"),
     [
         ({"resume": "maybe"}, "--run-config resume = 'maybe': must be one of no, yes"),
-        ({"resume": "yes"}, "--run-config resume='yes' needs the folder of the run"),
+        ({"resume": "yes"}, "--run-config resume='yes' needs the directory of the run"),
     ],
 )
 @pytest.mark.parametrize("own", [True, False])

@@ -213,7 +213,7 @@ SEEN_BEFORE: list[Mistake] = [
     ("updates", "app.config={x = [1]}",
      r"^app\.config\.x = \[1\]: must be a text, a boolean or a finite number$"),
     ("updates", "app.config={resume = 1}",
-     "^app.config: 'resume' is the run's own and reaches no app; rename it$"),
+     "^app.config: 'resume' is reserved for the run and reaches no app; rename it$"),
     ("updates", {APPS: "[app.config]\nlr = 0.1\n"}, r"app\.config = .*is for apps of your own"),
     ("updates", {"[project]": "[project"}, r"pyproject\.toml cannot be read: "),
 ]  # fmt: skip
@@ -301,7 +301,7 @@ def test_what_clients_declare_is_averaged_and_never_called_proven(
     assert second.startswith("nothing is proven: ")
     assert fs.cost("shuffle.toml").declared
     assert main(["bound", "shuffle.toml", "--solve-for", "clients", "--epsilon", "4"]) == 2
-    assert "only rounds can be solved for" in error_line(capsys)
+    assert "must be rounds for declared noise" in error_line(capsys)
 
     assert simulate("run.jobs=1") == 0
     out, err = capsys.readouterr()

@@ -45,7 +45,7 @@ def said(capsys: CaptureFixture[str]) -> str:
         ("budgets.epsilon=2", "budgets.epsilon = 2.0 has no effect with budgets.distribution = "),
         ("run.supernodes=x.csv", "run.supernodes = 'x.csv' has no effect: a simulation has no"),
         (f"data.source={OWN}:lists", "Records.train_images is a list; it must be a NumPy array"),
-        (f"model.kind={OWN}:lazy", "parameter weight is lazy, and its size unknown; use layers"),
+        (f"model.kind={OWN}:lazy", "parameter weight is lazy, so its size is unknown; use layers"),
         ("data.features=os:getcwd", "data.features = 'os:getcwd' returned str without 'fit'"),
         (f"data.features={OWN}:one_argument", "cannot be called with data.feature_options = {}"),
         (f"data.features={OWN}:TextFeatures", "returned str; it must return a float32 NumPy array"),
@@ -78,7 +78,7 @@ PICTURES, DELTA0 = "data.features=pixels", "budgets.delta=0"
         ([f"model.kind={OWN}:narrow"], "returns 3 numbers for a record, and the data source decl"),
         ([f"model.loss={OWN}:balanced"], f"model.loss = '{OWN}:balanced': mixes records"),
         ([f"data.features={OWN}:Standardized"], "mixes records: a record's row changes with those"),
-        ([f"data.features={OWN}:Fitted"], "does not say so; set data_dependent = True"),
+        ([f"data.features={OWN}:Fitted"], "does not declare it; set data_dependent = True"),
         ([f"privacy.randomizer={OWN}:Averaging", DELTA0], "mixes clients: a client's report"),
         ([f"privacy.randomizer={OWN}:Unrepeatable", DELTA0], "draw from the `noise`"),
         ([f"privacy.randomizer={OWN}:no_report", DELTA0], "report of the user's randomizer = "),
@@ -118,7 +118,7 @@ def test_what_clients_raise_is_counted_and_shown_where_asked_for(
     told = capsys.readouterr().err
     assert "0 usable reports arrived, below privacy.min_reports = 2" in told
     assert "(raised KeyError 'my own mistake': 12)" in told and "Traceback" not in told
-    assert "go on with: fl-shuffle simulate --resume" in told
+    assert "continue with: fl-shuffle simulate --resume" in told
     assert launch("loud", *settings, options=("--verbose",)) == 1
     assert "own_parts.py" in capsys.readouterr().err
 

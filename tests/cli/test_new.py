@@ -81,7 +81,7 @@ def test_flwr_run_wants_an_app_that_takes_its_settings(
     run += ["--out", "flower run"]
     monkeypatch.chdir(tmp_path)
     assert main(run) == 2
-    assert "names no Flower app; go to the app's folder" in capsys.readouterr().err
+    assert "names none; go to the app's folder" in capsys.readouterr().err
     monkeypatch.chdir(app)
     file = app / "pyproject.toml"
     file.write_text(file.read_text().replace('resume = ""\n', ""))

@@ -117,8 +117,8 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         ("natural", {}, "has no folders of clients"),
         ("mixed", {}, "holds pictures and folders of pictures"),
         ("beside", {}, "folders of classes beside folders of clients"),
-        ("bad test", {}, r"0.jpg is no picture that can be read \(UnidentifiedImageError"),
-        ("test class", {"class_names": ["red"]}, "'blue' is none of the classes red"),
+        ("bad test", {}, r"0.jpg is not a readable picture \(UnidentifiedImageError"),
+        ("test class", {"class_names": ["red"]}, "'blue' is not one of the classes red"),
     ],
 )
 def test_what_does_not_fit_is_one_line(

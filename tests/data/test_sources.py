@@ -76,9 +76,9 @@ def test_mnists_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = "mnist cannot be read from .* could not be downloaded .* remove torchvision's files"
     for damaged, why in (
         (idx(pixels)[:-1], r"train-images-idx3-ubyte has 7,071 bytes instead of 7,072"),
-        (b"", r"train-images-idx3-ubyte is no IDX file"),
-        (b"<html>no such file</html>", r"train-images-idx3-ubyte is no IDX file"),
-        (b"\0\0\x08\x03\0\0\x01", r"train-images-idx3-ubyte is no IDX file"),
+        (b"", r"train-images-idx3-ubyte is not an IDX file"),
+        (b"<html>no such file</html>", r"train-images-idx3-ubyte is not an IDX file"),
+        (b"\0\0\x08\x03\0\0\x01", r"train-images-idx3-ubyte is not an IDX file"),
     ):
         (raw / "train-images-idx3-ubyte").write_bytes(damaged)
         with pytest.raises(DataError, match=told) as caught:
@@ -163,12 +163,12 @@ def test_idx_files_that_are_not_whole_are_named(
     file = tmp_path / "train-images.idx3-ubyte.gz"
     whole = file.read_bytes()
     for damaged, why in (
-        (whole[:-20], "is no whole .gz file"),
+        (whole[:-20], "is not a complete .gz file"),
         (b"<html>", "Not a gzipped file"),
         (gzip.compress(gzip.decompress(whole)[:-1]), "has 7,071 bytes instead of 7,072"),
         (gzip.compress(gzip.decompress(whole) + b"0"), "has more than the 7,056 bytes"),
         (gzip.compress(idx(images(8, 28, 28))), "has 8 records, and .*labels.* 9"),
-        (gzip.compress(b"\0\0\x0d\x01" + bytes(8)), "is no IDX file of bytes or whole numbers"),
+        (gzip.compress(b"\0\0\x0d\x01" + bytes(8)), "is not an IDX file of bytes or whole numbers"),
         (None, r"there is no train-images-idx3-ubyte"),
     ):
         file.unlink(missing_ok=True)
@@ -263,7 +263,7 @@ def test_labels_that_count_from_one_are_told_where_noise_is_seeded(
     np.savez(path, x=np.ones((80, 3), np.float32), y=np.array(labels))
     data = {"source": "files", "root": str(path), "clients": 10, "features": "none"}
     data |= {"source_options": {"classes": classes}, "validation_fraction": 0.1}
-    told = rf"labels are not in 0 \.\. {classes - 1}, as {classes}"
+    told = rf"labels are not in 0 \.\. {classes - 1}, for example {classes}"
     run_cache.forget()
     with pytest.raises(DataError, match=told) if refused else nullcontext():
         load_task(parse_config({"run": {"entropy": entropy}, "data": data}))
@@ -416,7 +416,9 @@ def test_csv_owner_with_stray_quotes_is_refused(tmp_path: Path, place: int, name
     """Whether it ends in its own cell or in another one would hang on that other cell."""
     lines = [*LINES]
     lines[4] = name + lines[4][1:]
-    with pytest.raises(DataError, match=r"line 6: a client's name holds no comma and no quote"):
+    with pytest.raises(
+        DataError, match=r"line 6: a client's name must not contain a comma or a quote"
+    ):
         read_lines(tmp_path, lines, place=place)
 
 
@@ -427,7 +429,7 @@ def test_where_lines_end(tmp_path: Path) -> None:
     for end, lines in ((b"", LINES), (b"\r\n", [line + b"\r" for line in LINES[:-1]] + LINES[-1:])):
         found = read_lines(tmp_path, lines, end)
         assert found.fingerprint() == whole.fingerprint()
-    with pytest.raises(DataError, match=r"line 14 does not say whose it is.*blank one, too"):
+    with pytest.raises(DataError, match=r"line 14 has no client.*also a blank one"):
         read_lines(tmp_path, LINES, b"\n\n")
     nobody = {key: value for key, value in OPTIONS.items() if key != "client"}
     nobody["columns"] = ["age", "sex"]
@@ -472,7 +474,7 @@ def test_public_cells_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     x = X.astype(np.float32).copy()
     x[1] = np.inf
     np.savez(tmp_path / "both.npz", x_train=X, y_train=Y, x_test=x, y_test=Y)
-    with pytest.raises(DataError, match=r"1 of .* test records hold inputs .* test record 1"):
+    with pytest.raises(DataError, match=r"1 of .* test records have inputs .* test record 1"):
         from_files(tmp_path / "both.npz", TWO)
 
 
@@ -623,11 +625,11 @@ def test_inputs_that_are_no_numbers_stop_a_seeded_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "options", "why"),
     [
-        (b"", OPTIONS, "line 1 must name its columns"),
-        (b"a,a\n1,2", OPTIONS, "each by another name"),
+        (b"", OPTIONS, "line 1 must name the columns"),
+        (b"a,a\n1,2", OPTIONS, "each with a different name"),
         (b"\xffa,b\n1,2", OPTIONS, "is not UTF-8 text"),
-        ("a,b\n1,2\n".encode("utf-16-le"), OPTIONS, "is no text; save it as CSV"),
-        (b"a,kind\r1,cat\r2,dog", OPTIONS, "a line feed behind every record"),
+        ("a,b\n1,2\n".encode("utf-16-le"), OPTIONS, "is not text; save it as CSV"),
+        (b"a,kind\r1,cat\r2,dog", OPTIONS, "a line feed after every record"),
         (ROWS, {}, "needs one of classes"),
         (ROWS, {"classes": 2, "clases": 3}, "did you mean 'classes'"),
         (ROWS, {"classes": 0}, "must be a whole number >= 1"),
@@ -635,7 +637,7 @@ def test_inputs_that_are_no_numbers_stop_a_seeded_run(tmp_path: Path) -> None:
         (ROWS, {**TWO, "label": "kind", "ranges": {"age": [5, 5]}}, "the first below"),
         (ROWS, {**TWO, "label": "kind", "categories": {"sex": "f"}}, "list of different texts"),
         ({"x_train": X, "y_train": Y, "clients": Y}, TWO, "is called clients_train here"),
-        ({"x": X, "y": Y, "client": Y}, TWO, "holds client, which nothing reads; did you mean"),
+        ({"x": X, "y": Y, "client": Y}, TWO, "has the unknown array client; did you mean"),
     ],
 )
 def test_files_and_options_that_do_not_fit_are_one_line(
@@ -659,7 +661,7 @@ NATURAL = {"source": "gapminder", "partition": "natural"}
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ({"source": "digits", "partition": "natural"}, "does not say whose"),
+        ({"source": "digits", "partition": "natural"}, "does not name the client"),
         ({**NATURAL, "clients": 500}, "data.clients = 114"),
         ({**NATURAL, "records_per_client": 3}, "changes nothing"),
         ({**NATURAL, "sizes": "unequal"}, "changes nothing"),

@@ -212,5 +212,5 @@ def test_page_of_a_client_never_leaves_its_noise_out() -> None:
 def test_client_without_noise_answers_no_run_of_reports() -> None:
     config = configured()
     context = Context(8, 3, {SIMULATED: True}, RecordDict(), {RESOLVED: config.to_json()})
-    with pytest.raises(ConfigError, match="'per-report': clients add noise of their own"):
+    with pytest.raises(ConfigError, match="'per-report': clients add their own noise"):
         AggregateFederation.of(context)

@@ -278,8 +278,8 @@ def test_record_refuses_file_that_counts_something_else(tmp_path: Path) -> None:
         database.execute("CREATE TABLE sent (client INTEGER)")
     ClientRecord(mine, 1.0, DELTA).debit("a", 1, ONE, what)
     for path, accounts, told in (
-        (old, Accounts(), "an older version counted by client numbers.*lower lifetime-epsilon"),
-        (other, Accounts(), "is no record of version 2"),
+        (old, Accounts(), "an older version counted by client number, .*lower lifetime-epsilon"),
+        (other, Accounts(), "is not a budget store of version 2"),
         (mine, Accounts("record"), r"counts the whole site \(privacy.unit = 'client'\), and this"),
         (mine, BY_NUMBER, "and this node clients .*source = 'digits'"),
     ):

@@ -314,7 +314,7 @@ def test_a_target_is_not_solved_for_beside_totals(capsys: pytest.CaptureFixture[
     given = ["bound", "configs/quickstart_totals.toml", "--epsilon", "1", "--solve-for", "rounds"]
     assert main(given) == 2
     said = capsys.readouterr().err
-    assert "does not go with totals of the run" in said and said.count("\n") == 1
+    assert "cannot be combined with totals of the run" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(("name", "rc"), [("rounds", 0), ("clients", 2), ("epsilon0", 2)])

@@ -86,7 +86,7 @@ def test_a_ledger_that_lacks_any_round_before_the_state_is_refused(lost: int) ->
         directory=Path("run"), first_round=4, entries=8, seeded=True, meta={"run": "ab"},
         rounds=np.array([number for number in (1, 2, 3, 4) if number != lost]),
     )  # fmt: skip
-    with pytest.raises(RunError, match=f"nothing of round {lost}"):
+    with pytest.raises(RunError, match=f"has no round {lost}"):
         require_newest(known, "ab", 8)
     known.rounds = np.array([1, 2, 3])
     assert require_newest(known, "ab", 8) == require_newest(known, "", 0) == ""
@@ -238,7 +238,7 @@ def test_an_older_ledger_is_refused(
     (run / "ledger.sqlite").write_bytes(older)
     if entropy == "system":
         for _ in range(2):  # refusing it changes nothing
-            assert "the ledger is older than the run, as lock tells" in refused(run)
+            assert "the ledger is older than the run, as lock shows" in refused(run)
         (run / "ledger.sqlite").write_bytes(newer)
     assert resume(run) == 0
     assert read_run(run).totals.rounds.tolist() == [6] * 12
@@ -265,7 +265,7 @@ def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused) -> No
     shutil.copy(other / "ledger.sqlite", run / "ledger.sqlite")
     for side in ("-wal", "-shm"):
         (run / f"ledger.sqlite{side}").unlink(missing_ok=True)
-    assert "another run's" in refused(run)
+    assert "another run than" in refused(run)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_changed_ledger_is_refused(change: str, crash: Crashing, refused: Refu
         assert db.execute(change).rowcount > 0
     db.close()
     said = refused(run)
-    assert any(x in said for x in ("was changed", "knows nothing of round 1", "is damaged"))
+    assert any(x in said for x in ("was changed", "has no round 1", "is damaged"))
 
 
 @pytest.mark.parametrize(
@@ -469,13 +469,13 @@ def test_it_goes_on_from_the_file_and_from_no_other(
     for harmed, told in (
         (None, "cannot be read (No such file or directory); put the file back"),
         (b"?" + whole[1:], "put an intact copy back"),
-        (b"", "is not what was written"),
+        (b"", "is damaged"),
     ):
         path.unlink()
         if harmed is not None:
             path.write_bytes(harmed)
         line = refused(run)
-        assert str(path) in line and "the state to go on from" in line and told in line
+        assert str(path) in line and "the saved state" in line and told in line
         path.write_bytes(whole)
     assert resume(run) == 0 and not list(run.glob("state-*")) and named_by(run) is None
     assert summary(run)["rounds"] == 6 and model_bytes(run) == model_bytes(play("whole", *LARGE))

@@ -178,7 +178,7 @@ def test_a_run_spends_its_totals_and_everything_accepts_it(
 def test_a_crashed_run_goes_on_with_its_plan(crash: Crashing, play: Play, refused: Refused) -> None:
     whole = play("whole", *TOTALS)
     run = crash(1, *TOTALS)
-    assert "planned for totals over 3 rounds" in refused(run, "--set", "run.rounds=4")
+    assert "calibrated for totals over 3 rounds" in refused(run, "--set", "run.rounds=4")
     assert resume(run) == 0
     assert model_bytes(run) == model_bytes(whole)
     assert read_run(run).totals.headline.tolist() == read_run(whole).totals.headline.tolist()

@@ -67,7 +67,8 @@ def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
         raise InvalidValueError(
             "data.features",
             section.features,
-            f"needs square images, the records have shape {shape}; use pixels, none or your own",
+            f"needs square images, the records have shape {shape}; use pixels, none, or your own "
+            "module:function",
         )
     return build_features(section.features, **{"image_side": shape[0], **options})
 
@@ -122,8 +123,8 @@ def try_features(section: DataSection, shape: tuple[int, ...], public: NDArray[A
     one, two = (torch.from_numpy(rows_of(each)(range(len(few)))) for each in (fitted, other))
     if not torch.allclose(one, two, rtol=ROUNDING, atol=ROUNDING * float(one.abs().max())):
         raise subject.refused(
-            "describes the same records otherwise once it was fitted on others, and does not say "
-            "so",
+            "gives other features of the same records after a fit on other records, and does "
+            "not declare it",
             "set data_dependent = True, and the run will say that its fit is not covered",
         )
 

@@ -103,8 +103,8 @@ def load_records(section: DataSection) -> Records:
     if not section.validation_fraction:
         if not len(records.test_labels):
             raise DataError(
-                f"data.source = {section.source!r} has no test records: add some (they are taken "
-                "for public), or hold private ones out with data.validation_fraction = 0.1"
+                f"data.source = {section.source!r} has no test records: add some (they count "
+                "as public), or hold private ones out with data.validation_fraction = 0.1"
             )
         return records
     held = held_out(section, records)
@@ -140,7 +140,8 @@ def held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
     held[order[by_owner[place < share]]] = True
     if not held.any():
         raise DataError(
-            f"data.validation_fraction = {section.validation_fraction:g} holds nobody out: clients "
+            f"data.validation_fraction = {section.validation_fraction:g} holds no record out: "
+            "clients "
             f"have at most {int(sizes.max())} records each; raise it"
         )
     return held
@@ -152,8 +153,8 @@ def _require_test_labels(records: Records) -> None:
     if records.regression:
         if not np.isfinite(labels).all():
             raise DataError(
-                "test labels must be finite numbers; correct the test records (of a .csv a blank "
-                "line is a record, too)"
+                "test labels must be finite numbers; correct the test records (in a .csv, a blank "
+                "line is also a record)"
             )
         return
     outside = (labels < 0) | (labels >= records.classes)
@@ -174,6 +175,6 @@ def _require_test_inputs(records: Records) -> None:
     if bad.any():
         first = int(np.argmax(bad))
         raise DataError(
-            f"{int(bad.sum()):,} of {len(bad):,} test records hold inputs that are no finite "
-            f"numbers, the first is test record {first}; correct them or leave them out"
+            f"{int(bad.sum()):,} of {len(bad):,} test records have inputs that are not finite "
+            f"numbers; the first is test record {first}; correct them or leave them out"
         )

@@ -108,7 +108,10 @@ def _in_folder(root: Path, name: str, columns: ColumnOptions, target: Target) ->
     parts = [_part(path, columns, target, public=public) for path in paths]
     for path, part in zip(paths, parts, strict=True):
         if part.clients is not None:
-            raise DataError(f"{path} names clients, and so does its name; leave one of them out")
+            raise DataError(
+                f"{path} has a client column, but its file name is also a client; remove "
+                "one of the two"
+            )
         if part.inputs.shape[1:] != parts[0].inputs.shape[1:]:
             raise DataError(
                 f"{path} holds records of shape {part.inputs.shape[1:]}, {paths[0]} of "
@@ -165,7 +168,7 @@ def _require_read(
             hint = suggestion(name, known) or f"read are {', '.join(known)}"
             if name == "clients":
                 hint = f"whose the training records are is called clients{suffixes[0]} here"
-            raise DataError(f"{path} holds {name}, which nothing reads; {hint}; leave it out")
+            raise DataError(f"{path} has the unknown array {name}; {hint}; remove it")
 
 
 def _of_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], target: Target, suffix: str) -> Part:

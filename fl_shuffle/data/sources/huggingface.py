@@ -71,7 +71,9 @@ def read(section: DataSection) -> Records:
 
     name = text_option(options, "dataset", "")
     if not name:
-        raise ConfigError(f"{FIELD}.dataset is missing: name it as on the hub, ylecun/mnist")
+        raise ConfigError(
+            f"{FIELD}.dataset is missing: give its name on the hub, for example ylecun/mnist"
+        )
     train, test = (text_option(options, f"{part}_split", part) for part in ("train", "test"))
     dealer = partitioner_of(options)
     try:
@@ -89,7 +91,7 @@ def read(section: DataSection) -> Records:
         raise
     except Exception as error:  # the hub, the disk, the split's name: the remedy is one
         raise DataError(
-            f"{name} cannot be had from the Hugging Face hub or its cache "
+            f"{name} cannot be loaded from the Hugging Face hub or its cache "
             f"({type(error).__name__}: {error}); check {FIELD} and the network"
         ) from None
 
@@ -104,7 +106,9 @@ def partitioner_of(options: Mapping[str, Any]) -> Any:
         return None
     if name not in known:
         hint = suggestion(name, known) or f"one of {', '.join(known)}"
-        raise InvalidValueError(f"{FIELD}.partitioner", name, "flwr-datasets has no such", hint)
+        raise InvalidValueError(
+            f"{FIELD}.partitioner", name, "is not a partitioner of flwr-datasets", hint
+        )
     chosen = options.get("partitioner_options", {})
     try:
         return getattr(partitioners, name)(**chosen)
@@ -122,7 +126,9 @@ def records_of(
     label = text_option(options, "label", "label")
     names = texts_option(options, "inputs")
     if not names:
-        raise ConfigError(f'{FIELD}.inputs is missing: name the input columns, as ["image"]')
+        raise ConfigError(
+            f'{FIELD}.inputs is missing: name the input columns, for example ["image"]'
+        )
     parts = [dealer.load_partition(number) for number in range(dealer.num_partitions)]
     sizes = [len(part) for part in parts]
     if not len(test):

@@ -65,7 +65,7 @@ def read(path: Path) -> NDArray[Any]:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is no whole .gz file: {error}") from None
+        raise ValueError(f"{path} is not a complete .gz file: {error}") from None
 
 
 def _read(path: Path, file: gzip.GzipFile | BufferedReader) -> NDArray[Any]:
@@ -73,7 +73,7 @@ def _read(path: Path, file: gzip.GzipFile | BufferedReader) -> NDArray[Any]:
     dimensions = head[3] if head[:2] == b"\0\0" and len(head) == 4 and head[2] in TYPES else 0
     given = file.read(4 * dimensions)
     if not dimensions or len(given) < 4 * dimensions:
-        raise ValueError(f"{path} is no IDX file of bytes or whole numbers")
+        raise ValueError(f"{path} is not an IDX file of bytes or whole numbers")
     shape = [int(each) for each in np.frombuffer(given, dtype=">u4")]
     kind = TYPES[head[2]]
     expected = math.prod(shape) * kind.itemsize
@@ -81,7 +81,7 @@ def _read(path: Path, file: gzip.GzipFile | BufferedReader) -> NDArray[Any]:
     for piece in _pieces(file):
         held += piece
         if len(held) > expected:
-            raise ValueError(f"{path} has more than the {expected:,} bytes that its head names")
+            raise ValueError(f"{path} has more than the {expected:,} bytes that its header states")
     if len(held) < expected:
         begun = len(head) + len(given)
         raise ValueError(f"{path} has {begun + len(held):,} bytes instead of {begun + expected:,}")

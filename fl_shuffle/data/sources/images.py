@@ -193,13 +193,13 @@ def _public_pictures(test: Path, target: _Target) -> tuple[NDArray[np.uint8], ND
     for folder in _folders_of(test) if test.is_dir() else []:
         if folder.name not in target.names:
             raise DataError(
-                f"{folder}: {folder.name!r} is none of the classes {', '.join(target.names)}; "
+                f"{folder}: {folder.name!r} is not one of the classes {', '.join(target.names)}; "
                 f"remove the folder, or add it to {FIELD}.class_names"
             )
         for file in _files_of(folder):
             picture = _picture(file, target)
             if isinstance(picture, str):
-                raise DataError(f"{file} is no picture that can be read ({picture}); remove it")
+                raise DataError(f"{file} is not a readable picture ({picture}); remove it")
             images.append(picture)
             labels.append(target.names.index(folder.name))
     found = np.array(images, dtype=np.uint8).reshape(-1, *target.shape)

@@ -85,15 +85,15 @@ def _header(path: Path, line: bytes, separator: str) -> list[str]:
     header = [name.strip() for name in quoted_cells(text, separator)]
     if "\0" in text or "\r" in text:
         raise DataError(
-            f"{path}: line 1, which must name the columns, is no text; save it as CSV (UTF-8), "
-            "with a line feed behind every record"
+            f"{path}: line 1, which must name the columns, is not text; save it as CSV (UTF-8), "
+            "with a line feed after every record"
         )
     if len(set(header)) != len(header) or "" in header:
-        raise DataError(f"{path}: line 1 must name its columns, each by another name")
+        raise DataError(f"{path}: line 1 must name the columns, each with a different name")
     other = next((mark for mark in SEPARATORS if mark != separator and mark in text), "")
     if len(header) == 1 and other:
         raise DataError(
-            f"{path}: line 1 holds no separator {separator!r}, but {other!r}: set "
+            f"{path}: line 1 has no separator {separator!r}, but it has {other!r}: set "
             f"{FIELD}.separator = {other!r} (and {FIELD}.decimal = ',' if numbers are written 1,5)"
         )
     return header
@@ -165,13 +165,14 @@ def _owners(
         owner = _unquoted(cell.strip()).strip()
         if '"' in owner:
             raise DataError(
-                f"{path}: line {number}: a client's name holds no comma and no quote in a .csv; "
+                f"{path}: line {number}: a client's name must not contain a comma or a quote in "
+                "a .csv; "
                 "rename the client, or use one file by client (train/NAME.csv)"
             )
         if not owner:
             raise DataError(
-                f"{path}: line {number} does not say whose it is; every line is a record, a "
-                "blank one, too: fill its client in, or take it out"
+                f"{path}: line {number} has no client; every line is a record, also a blank "
+                "one: add its client, or remove the line"
             )
         owners.append(owner)
     return owners
@@ -232,7 +233,7 @@ class ColumnOptions:
         decimal = require_choice(f"{FIELD}.decimal", text_option(options, "decimal", "."), DECIMALS)
         if decimal == separator:
             raise InvalidValueError(
-                f"{FIELD}.decimal", decimal, f"needs another {FIELD}.separator, as ';'"
+                f"{FIELD}.decimal", decimal, f"needs a different {FIELD}.separator, for example ';'"
             )
         return cls(
             target,

@@ -101,7 +101,9 @@ class Agreement:
         """Return the sum [d] that was released, exact. Raises `RunError` if it is none of this
         run."""
         if len(content) != self.piece_bytes:
-            raise RunError("the shuffler released something that is no sum of this run's reports")
+            raise RunError(
+                "the shuffler released something that is not a sum of this run's reports"
+            )
         steps = np.frombuffer(content, dtype="<i8")
         return np.asarray(steps.astype(np.float64) * self.step, dtype=np.float64)
 

@@ -62,12 +62,12 @@ class RemoteShuffler:
         (state,) = self.ask(wire.BEGIN, round_number, wanted)
         if state == wire.HANDED_OVER:
             raise RunError(
-                f"the shuffler has handed round {round_number} over already: this run directory is "
+                f"the shuffler has already released round {round_number}: this run directory is "
                 "older than the run; put the newer one back"
             )
         if counted and state == wire.OPEN:
             raise RunError(
-                f"the shuffler's store is older than the run, whose ledger has counted round "
+                "the shuffler's store is older than the run, whose ledger has counted round "
                 f"{round_number} already; put the right one back, or start a new run"
             )
         return RemoteBatch(self, round_number, collecting=state == wire.OPEN)

@@ -53,7 +53,7 @@ class _Secret:
             said = " ".join(str(error).split())[:80]
             raise ConfigError(f"{path}: is damaged ({said}); make a new one") from None
         raise ConfigError(
-            f"{path}: is no {kind} file of this version; make them with: fl-shuffle shuffler init"
+            f"{path}: is not a {kind} file of this version; make one with: fl-shuffle shuffler init"
         )
 
 
@@ -140,5 +140,5 @@ def host_and_port(address: str) -> tuple[str, int]:
 def _text_of(path: Path, *, private: bool) -> str:
     with said_in_one_line(path, "read", ConfigError):
         if private and path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path}: others may read this secret; run: chmod 600 {path}")
+            raise ConfigError(f"{path}: other users can read this secret; run: chmod 600 {path}")
         return path.read_text(encoding="utf-8")

@@ -114,7 +114,8 @@ class RequestHandler:
         asked = wire.mask_of(bitmap, agreement.clients)
         if agreement.clients != settings.clients:
             raise ShufflerError(
-                f"data.clients = {agreement.clients}: this shuffler enrolled {settings.clients}"
+                f"data.clients = {agreement.clients}: this shuffler was set up for "
+                f"{settings.clients} clients; use that number"
             )
         if agreement.delivery_bytes > settings.largest_report + OVERHEAD:
             raise ShufflerError(

@@ -112,7 +112,7 @@ def opened(
     most = Limits.of_process(memory, slowest)
     settings = Settings.read(directory / SETTINGS, "settings")
     if directory.stat().st_mode & 0o077:
-        raise ConfigError(f"{directory}: others may enter it; run: chmod 700 {directory}")
+        raise ConfigError(f"{directory}: other users can enter it; run: chmod 700 {directory}")
     address = settings.address if listen is None else require_address(listen)
     with closing(Store.open(directory)) as store:
         handler = RequestHandler(settings, store, bytes.fromhex(settings.key))
@@ -137,7 +137,9 @@ def _bound(address: str) -> socket.socket:
             bound.close()
             raise
     except OSError:
-        raise ConfigError(f"--listen {address}: cannot be listened at; is it taken?") from None
+        raise ConfigError(
+            f"--listen {address}: is not available; choose a free port of this machine"
+        ) from None
     return bound
 
 

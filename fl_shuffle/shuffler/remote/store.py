@@ -125,13 +125,13 @@ class Store:
                 (number, agreement.run),
             ).fetchone()
         if row is None:
-            raise ShufflerError("no such run was begun here", "NOT_FOUND")
+            raise ShufflerError("this shuffler does not know the run", "NOT_FOUND")
         facts, state, clients = row
         if facts != agreement.encoded():
             # The analyzer could tell a report by what it is bound to.
             raise ShufflerError(
-                "this is bound to other facts than this run was begun with: is every site sent the "
-                "same configuration?"
+                "the report belongs to another configuration than the run: send every site the "
+                "same configuration"
             )
         if state is None:
             return None, np.zeros(agreement.clients, dtype=bool)

@@ -213,10 +213,10 @@ def test_a_site_speaks_for_its_own_clients_alone(tmp_path: Path, sites: int) -> 
 
 
 def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
-    with refused("no such run"):
+    with refused("does not know the run"):
         send(served, range(1))
     for changed, why in (
-        ({"clients": 7}, "data.clients = 7: this shuffler enrolled 6"),
+        ({"clients": 7}, "data.clients = 7: this shuffler was set up for 6"),
         ({"dimension": 1 << 20}, "--max-report-bytes"),
     ):
         with refused(why):
@@ -224,9 +224,9 @@ def test_what_no_honest_party_asks_is_refused(served: Lab) -> None:
     served.analyzer().open(1, EVERYBODY)
     for changed in ({"release": "sum"}, {"min_reports": 3}, {"dimension": 5}, {"batches": 2}):
         other: Any = replace(FACTS, **changed)
-        with refused("bound to other facts"):
+        with refused("another configuration"):
             served.sender().send(other, 1, 2, np.zeros((other.batches, other.dimension), "f4"))
-        with refused("bound to other facts"):
+        with refused("another configuration"):
             served.analyzer(other).open(1, EVERYBODY)
     call, site = wire.Call(FACTS, 1, 2), Link(served.held_by("site-0"), 0.0)
     for size in (0, FACTS.sealed_bytes - 1, FACTS.sealed_bytes + 1, 60_000):
@@ -290,7 +290,7 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
         (("init", "here", *new, "--min-reports", "5"), "--min-reports = 5"),
         (("key", str(tmp_path / "analyzer.key")), "exists already"),
         (("serve", str(tmp_path / "nowhere")), "cannot be read"),
-        (("serve", store, "--listen", "203.0.113.1:1"), "cannot be listened at"),
+        (("serve", store, "--listen", "203.0.113.1:1"), "is not available"),
     ):
         assert said in says(*arguments)
     for path, mode, right in ((held, 0o644, "600"), (lab.store, 0o755, "700")):
@@ -617,7 +617,7 @@ def test_an_agreement_takes_the_reports_of_everybody() -> None:
 def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
     config = resolve_config(CONFIG)
     inside = resolve_config(CONFIG, ["privacy.shuffler=server"])
-    with pytest.raises(ConfigError, match="in a simulation one process plays all parties"):
+    with pytest.raises(ConfigError, match="a simulation runs all parties in one process"):
         simulate(config)
     site, analyzer = str(lab.given("site-0")), {parties.SHUFFLER: str(lab.given("analyzer"))}
     both = {parties.SHUFFLER: site, parties.ANALYZER_KEY: str(lab.home / "analyzer.key.pub")}
