@@ -299,8 +299,8 @@ def test_every_mistake_is_one_line(lab: Lab, tmp_path: Path, capsys: CaptureFixt
         path.chmod(int(right, 8))
     right = held.read_text()
     for text, said in (
-        ("[" * 100_000, "is damaged"), ("[1]", "is damaged"), ("{}", "no settings"),
-        (right.replace("settings 2", "settings 1"), "no settings"),
+        ("[" * 100_000, "is damaged"), ("[1]", "is damaged"), ("{}", "not the settings"),
+        (right.replace("settings 2", "settings 1"), "not the settings"),
         (right.replace('"key": "', '"key": "x'), "is damaged"),
     ):  # fmt: skip
         held.write_text(text)
@@ -419,7 +419,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     for text in texts:
         assert attackers(release, "separate", found["headline"])[0].who in text
         assert "which also shuffles" not in text
-    with pytest.raises(RunError, match="handed round 1 over"):
+    with pytest.raises(RunError, match="already released round 1"):
         served.analyzer(noted[0][0]).open(1, EVERYBODY)
 
 
@@ -598,7 +598,7 @@ def test_what_is_older_than_the_run_or_counted_others_is_refused(
             with pytest.raises(RunError, match="holds other clients' reports"):
                 play(lab, "run", resume="yes")
         assert attempts(play(lab, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
-        with pytest.raises(RunError, match="handed round 2 over already"):
+        with pytest.raises(RunError, match="already released round 2"):
             play(lab, "older", resume="data-unchanged")
 
 
@@ -626,7 +626,7 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
         (parties.sender_of, inside, both, "to its own shuffler and to nobody else"),
         (parties.sender_of, config, {parties.SHUFFLER: site}, "and no analyzer-key"),
         (parties.sender_of, config, {**both, parties.SHUFFLER: "s.json"}, "must be an absolute"),
-        (parties.sender_of, config, {**both, **analyzer}, "is no site file"),
+        (parties.sender_of, config, {**both, **analyzer}, "is not the site file"),
         (parties.sender_of, config, {**both, parties.ANALYZER_KEY: site}, "holds no key"),
         (parties.link_of, config, {}, "names no shuffler"),
         (parties.link_of, config, analyzer, "names no analyzer-key"),
