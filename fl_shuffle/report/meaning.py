@@ -12,11 +12,6 @@ from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.report.record import RunRecord
 from fl_shuffle.runs.console_messages import plain_words
 
-RARE = 0.01
-"""The factor of the odds is stated for evidence that occurs this often by chance."""
-NO_LIMIT = 1e6
-"""Odds that may rise by more than this factor are not limited in any useful sense."""
-
 
 @dataclass(frozen=True)
 class Policy:
@@ -71,12 +66,6 @@ def who_looks(run: RunRecord, policy: Policy | None) -> list[Look]:
             grade = "" if policy is None else policy.grade(epsilon)
             found.append(Look(who, column, epsilon, grade, takes))
     return found
-
-
-def odds_factor(epsilon: float, delta: float) -> float:
-    """Return how much evidence that chance brings with probability `RARE` or more can raise odds:
-    from P(A) <= e^epsilon P(B) + delta."""
-    return math.exp(min(epsilon, 700.0)) + delta / RARE
 
 
 def best_guess(worst: WorstClient) -> float:

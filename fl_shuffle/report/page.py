@@ -35,7 +35,7 @@ from fl_shuffle.report.many import (
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord
 from fl_shuffle.report.tables import Columns, clients_table, rounds_table
-from fl_shuffle.runs.console_messages import left_out
+from fl_shuffle.runs.console_messages import NO_LIMIT, left_out, odds_factor
 from fl_shuffle.runs.directory import checkpoints_in
 
 if TYPE_CHECKING:
@@ -94,9 +94,11 @@ def template(name: str) -> Template:
                       "rows": rows, "numeric": numeric,
                       "pretty": partial(json.dumps, indent=2)}  # fmt: skip
     pages.globals |= {"inline": inline, "view": VIEW, "strokes": STROKES, "meaning": meaning,
+                      "NO_LIMIT": NO_LIMIT,
                       "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS, "EACH_ALONE": EACH_ALONE}  # fmt: skip
     pages.globals |= {each.__name__: each for each in (
-        add_remove_of, certificate_line, gain_at_most, left_out, proof_over_attack, quantiles_table,
+        add_remove_of, certificate_line, gain_at_most, left_out, odds_factor, proof_over_attack,
+        quantiles_table,
         ratio_line, run_figures, saved_models, spend_by_round, thinned_clients, towards,
     )}  # fmt: skip
     return pages.get_template(name)

@@ -32,7 +32,8 @@ MOST_ROWS = 20
 NARROWEST = 40
 """Lines are not wrapped for terminals below this width: nothing would be left of them."""
 ENTRIES = (
-    "accuracy", "epsilon", "sums", "add-remove", "reports", "local", "lower bound", "GSPA", "RDP",
+    "accuracy", "epsilon", "meaning", "sums", "add-remove", "reports", "local", "lower bound",
+    "GSPA", "RDP",
 )  # fmt: skip
 """What the final lines begin with; what does not fit stands below their third column."""
 PROTECTS_NOBODY = (
@@ -50,6 +51,16 @@ LEFT_OUT = "lifetime"
 """The kind of note that says how many clients a round leaves out, because of their budgets."""
 SAME = 0.02
 """A bound that is smaller by less than this share is no gain worth a word."""
+RARE = 0.01
+"""The factor of the odds is stated for evidence that occurs this often by chance."""
+NO_LIMIT = 1e6
+"""Odds that may rise by more than this factor are not limited in any useful sense."""
+
+
+def odds_factor(epsilon: float, delta: float) -> float:
+    """Return how much evidence that chance brings with probability `RARE` or more can raise odds:
+    from P(A) <= e^epsilon P(B) + delta."""
+    return math.exp(min(epsilon, 700.0)) + delta / RARE
 
 
 def plain_words(
@@ -164,7 +175,7 @@ def row(texts: Mapping[str, str]) -> str:
 
 
 def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[str]:
-    """Return the final numbers, each with its standing: at most nine lines but for what went wrong.
+    """Return the final numbers, each with its standing: at most ten lines but for what went wrong.
 
     `place` is what the run's folder is called, by default its whole path.
     """
@@ -264,6 +275,7 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
         # As large, and second: the operator of such a server could look, too.
         ("epsilon", None if operator is None else local,
          f"against {operator} (privacy.shuffler), {': '.join(filter(None, (claim, nobody)))}"),
+        ("  meaning", *_meaning(summary)),
         # No summary of version 0.1 has it.
         ("  add-remove", summary.get("sum_epsilon_add_remove") if headline == "sum" else None,
          ADD_REMOVE_WORDS),
@@ -285,6 +297,23 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
     if missing:
         lines.append(f"{'  reports':<{ENTRY_WIDTH}}{'-':<8} if {seen}: {missing}")
     return lines
+
+
+def _meaning(summary: Mapping[str, Any]) -> tuple[float | str, str]:
+    """Return the factor that the reported epsilon puts on an attacker's odds, and what it is."""
+    # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
+    from fl_shuffle.accounting.guarantee import gain_at_most
+
+    factor = odds_factor(float(summary["epsilon"]), float(summary["delta"]))
+    if factor > NO_LIMIT:
+        return math.inf, "this epsilon limits an attacker's odds in no useful sense"
+    seen = "sums" if summary["release"] == "sum" else "shuffled reports"
+    about = "data" if summary["unit"] == "client" else "record"
+    # Rounded up: the line says "largest".
+    return gain_at_most(factor), (
+        f"largest factor by which the {seen} raise the odds between two guesses about a client's "
+        f"{about}, rare evidence aside (delta); for every client"
+    )
 
 
 def left_out(notes: Iterable[tuple[int, str, str]]) -> str | None:

@@ -28,9 +28,10 @@ from fl_shuffle.report.figures import LABELS, clients_distribution, run_figures
 from fl_shuffle.report.formats import as_text, numeric, write_table
 from fl_shuffle.report.history import QUANTILES
 from fl_shuffle.report.many import differences, seed_groups
-from fl_shuffle.report.meaning import Policy, best_guess, odds_factor, who_looks
+from fl_shuffle.report.meaning import Policy, best_guess, who_looks
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES, clients_table
+from fl_shuffle.runs.console_messages import odds_factor
 from tests.crashes import Crashing
 from tests.processes import printed
 from tests.report.reading import Page
@@ -422,7 +423,7 @@ def test_numbers_survive_csv_and_json(run: Path, tmp_path: Path) -> None:
         ("ledger run --format parquet --out table", "pip install 'pyarrow>=15'"),
         ("ledger run --out /dev/null/x", "cannot be used"),
         ("ledger nowhere", "not a run directory"),
-        ("runs nowhere", "is no folder"),
+        ("runs nowhere", "is not a directory"),
         ("runs empty", "there is no run"),
         ("report broken", "ledger"),
         ("report metrics", "metrics"),

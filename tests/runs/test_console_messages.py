@@ -61,7 +61,7 @@ def test_the_result_goes_to_stdout_and_the_rest_to_stderr(
     assert told[True].out == one_line(summary, summary["run_directory"]) + "\n"
     assert told[True].err.startswith("! simulation: noise is seeded")
     assert "4/4" not in told[True].err and " 4/4 " in told[False].err
-    assert told[False].out.splitlines() == footer(summary) and len(footer(summary)) <= 8
+    assert told[False].out.splitlines() == footer(summary) and len(footer(summary)) <= 9
 
 
 def test_footer_huge_epsilon_and_no_test_records_read_well(events: list[RunEvent]) -> None:
@@ -101,6 +101,24 @@ def test_what_a_better_proof_gains_is_rounded_up(
     (line,) = (line for line in lines if line.lstrip().startswith("lower bound"))
     assert line.endswith(f"a better proof gains at most {gain_at_most(ratio)} times")
     assert gain_at_most(ratio) == shown and float(shown) >= ratio
+
+
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [
+        # Rounded up, because the line says "largest": e^1.047 + 1e-5 / 0.01 is 2.8501.
+        ({"epsilon": 1.047, "delta": 1e-5}, "2.86 largest factor by which the shuffled reports"),
+        ({"epsilon": 1.047, "delta": 0.01}, "3.85 largest factor by which the shuffled reports"),
+        ({"epsilon": 14.0}, "inf this epsilon limits an attacker's odds in no useful sense"),
+        ({"epsilon": 0.0, "delta": 1e-9, "unit": "record"}, "a client's record, rare evidence"),
+    ],
+)
+def test_footer_says_what_epsilon_means(
+    events: list[RunEvent], changed: dict[str, Any], shown: str
+) -> None:
+    summary = dict(events[-1].summary) | changed  # type: ignore[union-attr]
+    (line,) = (line for line in footer(summary) if line.startswith("  meaning"))
+    assert shown in " ".join(line.split())
 
 
 @pytest.mark.parametrize("shuffler", ["server", "separate"])

@@ -53,7 +53,8 @@ class _Secret:
             said = " ".join(str(error).split())[:80]
             raise ConfigError(f"{path}: is damaged ({said}); make a new one") from None
         raise ConfigError(
-            f"{path}: is not the {kind} file of this version; make one with: fl-shuffle shuffler init"
+            f"{path}: is not the {kind} file of this version; make one with: "
+            "fl-shuffle shuffler init"
         )
 
 
