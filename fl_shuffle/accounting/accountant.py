@@ -251,7 +251,7 @@ class Accountant:
         self._dimension = dimension
         self._shares = gspa_shares(self._classes.epsilon0, self._classes.delta0)
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
-        # Every client's totals are asked for several times a round and cost a composition each.
+        # Every client's totals cost a composition for each history: kept until the next round.
         self._totals: ClientTotals | None = None
         self._before: Counted | None = None
         """What had been counted before the round that was counted last."""

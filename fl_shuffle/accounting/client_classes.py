@@ -33,7 +33,7 @@ class LocalMechanism(NamedTuple):
     """What a report's own noise is to an accountant, whatever the shuffler does.
 
     `noise` is "gaussian" or "laplace", with `exposure` the distance between the two means in noise
-    widths, or "user": any two reports are within (`exposure`, `delta0`).
+    scales, or "user": any two reports are within (`exposure`, `delta0`).
     """
 
     noise: str
@@ -170,7 +170,8 @@ class ShuffledRound:
         merged: dict[float, int] = {}
         for position, other in enumerate(classes):
             # Noise of another kind, scale, or grid tells its reports apart: they hide nobody
-            # (section 5, "Noise scales"), and an attacker who leaves them out loses nothing.
+            # (section 5, "Noise scales"). They do not depend on the client's data either, so
+            # leaving them out changes nothing.
             if (other.noise, other.scale, other.step) == (own.noise, own.scale, own.step):
                 if not max(other.radius, other.sensitivity) / own.scale <= MAX_RATIO:
                     raise InvalidValueError("scale", own.scale, "is negligible beside the reports")
@@ -276,7 +277,8 @@ class DeclaredRound:
         """Return a type that similar batches share, with no more reports than this one has."""
         if self.others <= ROUND_EXACT_REPORTS:
             return self
-        # Rounds of slightly different arrivals then cost one curve; about 1% of the reports go.
+        # Rounds of slightly different arrivals then cost one curve; at most 3% of the reports go,
+        # and fewer of many.
         unit = 2 ** math.floor(0.5 * math.log2(self.others) - 1.0)
         return replace(self, others=unit * (self.others // unit))
 

@@ -110,8 +110,8 @@ def standard_clone_curve(
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     rate = require_participation(participation)
     # Pure budget: R_j >= e^-eps0 P and R_j >= e^-eps0 Q. So R_j >= e^-eps0 (P + Q)/2: a clone
-    # with probability e^-eps0. (Masses of 2/(1 + e^eps0) were published for general randomizers
-    # and withdrawn.)
+    # with probability e^-eps0. (2/(1 + e^eps0) was published for general randomizers, and
+    # withdrawn: docs/research/proofs, section 12.)
     return clone_curve(local, [(math.exp(-local), others)], participation=rate)
 
 

@@ -51,8 +51,8 @@ class VectorCurve(OneRoundCurve):
         self.anonymity = batch.anonymity
         found: list[Theorem | VectorBlanket | None]
         if batch.noise == "gaussian":
-            # Section 13 is the sharper one wherever it applies, so a Gaussian curve needs the
-            # blanket in one case only (`_far_out`). For Laplace reports neither is always the
+            # Near the deltas of a run section 13 is the sharper one, so a Gaussian curve needs
+            # the blanket far out only (`_far_out`). For Laplace reports neither is always the
             # smaller.
             found = [gaussian_shuffle(*batch.in_widths)]
         else:
@@ -67,8 +67,7 @@ class VectorCurve(OneRoundCurve):
         blanket = self._blanket
         if blanket is None or blanket.reports < FAR_OUT_REPORTS:
             return None
-        # Evaluated at two points once, instead of at every point of the curve: the blanket costs
-        # as much as the theorem.
+        # Looked for at two points once, and not at every point of the curve.
         for multiple in FAR_OUT_TRIED:
             epsilon = multiple * self.predicted_mu
             if (local := self.local_delta(epsilon)) > NEGLIGIBLE_LOCAL_DELTA:

@@ -77,7 +77,8 @@ from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 # Each Laplace part has 2 (cells + 1) outcomes (`dominating_pair`), and a product of n of them
 # that number to the power n: 802, 16,900, 74,088 and 456,976 outcomes for one to four parts.
 LAPLACE_CELLS = (0, 400, 64, 20, 12, 8)
-"""Cells per side of each Laplace part, by the number of such parts."""
+"""Cells of each Laplace part, by the number of such parts: per side of the center in an upper
+bound, of the whole interval in a lower one."""
 MERGE_TOLERANCE = 1e-13
 """Losses and ratios this close count as the same outcome (see `merged`): round-off, no more."""
 MOST_PARTS, MOST_LAPLACE = 8, 4
@@ -135,7 +136,7 @@ class JointComposition(FiniteRandomizer):
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
         # Lower bounds: one data set is enough. A part lists the likeliest one first: all others
-        # at a third value.
+        # at a third value, where there is one.
         return _products([lower[:1] for _, lower in _tables(self.parts)], "down")
 
 

@@ -96,7 +96,7 @@ def recognition_epsilon(
     if crowd.group_of[index] >= 0:
         others[crowd.group_of[index]] -= 1.0
     there = others > 0.0
-    # The client's mean at +C or `sensitivity` below it, an other one's at -C_j: so far apart at
+    # The client's mean at +C or `sensitivity` below it, another client's at -C_j: so far apart at
     # least. Where they may meet, no order along u tells them apart.
     gap = own.radius + crowd.radius[there] - own.sensitivity
     if own.exposure == 0.0 or bool((gap <= 0.0).any()):
@@ -117,8 +117,8 @@ def recognition_epsilon(
         # eta/2: tau^2 is sigma^2 times `reach`.
         depth, freedom = math.log(2.0) - allowed, dimension - 1.0
         reach = freedom + 2.0 * math.sqrt(freedom * depth) + 2.0 * depth
-        # An other report must be short as well: P(sigma_j^2 chi^2 <= tau^2), largest for the
-        # least noise of a group.
+        # Another client's report must be short as well: P(sigma_j^2 chi^2 <= tau^2), largest for
+        # the least noise of a group.
         mistaken *= gammainc(0.5 * freedom, 0.5 * reach * (own.scale / crowd.least[there]) ** 2)
         missed = 0.5 * math.exp(allowed)
     if missed + float(mistaken.sum()) > math.exp(allowed):

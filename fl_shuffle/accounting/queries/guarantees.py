@@ -154,8 +154,6 @@ def epsilon_and_delta(
     other."""
     if query.delta is not None:
         return epsilon_at(query.delta), query.delta
-    # `BoundQuery` asks for exactly one of the two; a caller may clear both to read a curve at
-    # zero.
     epsilon = query.epsilon if query.epsilon is not None else 0.0
     return epsilon, delta_at(epsilon)
 

@@ -84,7 +84,8 @@ def _personal_blanket(query: BoundQuery) -> Guarantee:
         query.classes,
         # The shared blankets' pairs are symmetric: the first case is the only one.
         lambda epsilon0: make_randomizer(query, epsilon0).cases()[0].law,  # type: ignore[arg-type, return-value]
-        # The blanket's shape is common, so its mass in an other's report is the other's own.
+        # The blanket's shape is common, so its mass in another client's report depends on that
+        # client's budget alone.
         lambda own, other: make_randomizer(query, other.epsilon0).cases()[0].blanket_mass,
         participation=query.participation,
     )

@@ -47,8 +47,8 @@ class ClassTable(Sequence[ClientClass]):
         for name in (*COLUMNS, "records"):
             if getattr(self, name).shape != self.noise.shape:
                 raise InvalidValueError(name, getattr(self, name).shape, "one number per class")
-        # All rows at once: a million `ClientClass` objects would take seconds. `__getitem__` then
-        # builds the first row that is refused, for its message.
+        # All rows at once: a run may have a million. `__getitem__` then builds the first row that
+        # is refused, for its message.
         with np.errstate(invalid="ignore"):
             bare = self.is_noise(NO_NOISE)
             good = (self.scale > 0.0) | (self.scale == 0.0) & (self.is_noise("user") | bare)

@@ -47,8 +47,8 @@ def local_epsilon(law: LocalMechanism, rounds: int, delta: float) -> float:
 
     Gaussian noise: mu sqrt(T), exact conversion (Dong, Roth, Su 2022). Laplace noise: the exact
     T-fold composition of the worst pair. A randomizer without a known distribution: the same for
-    the worst pair within the declared (epsilon0, delta0), infinite where `rounds` delta0 exceeds
-    `delta`.
+    the worst pair within the declared (epsilon0, delta0), infinite where the probability that some
+    report gives its input away, 1 - (1 - delta0)^rounds, exceeds `delta`.
     """
     noise, exposure, delta0 = law
     if rounds == 0:

@@ -54,8 +54,8 @@ class ParticipationHistory:
             if key >= 0:
                 kind = types[key % width]
                 spent[kind] = spent.get(kind, 0) + times
-            # Different pasts may lead to one history: these are joined, or their number would
-            # double in a run with absences.
+            # Different pasts may lead to one history: these are joined, or their number could
+            # double with every round that some clients miss.
             name = frozenset(spent.items())
             if name not in found:
                 found[name] = len(spents)

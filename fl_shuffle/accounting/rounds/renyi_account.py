@@ -66,8 +66,8 @@ def counted_reports(reports: int, whole: int) -> int:
     """
     if reports <= ROUND_EXACT_REPORTS or reports == whole:
         return reports
-    # Rounding down to such a unit loses at most 1% of the reports, or the square root of their
-    # number: the divergence is about proportional to 1/reports.
+    # The divergence is about proportional to 1/reports: leaving out a share of them costs that
+    # share of it.
     unit: int = 2 ** math.floor(math.log2(max(math.sqrt(reports), 0.01 * reports)))
     return unit * (reports // unit)
 
