@@ -418,7 +418,7 @@ class BoundQuery:
         if self.sigma is not None:
             raise NotApplicableError(
                 f"{self.method} takes a local budget, epsilon0, and sigma is a scale of noise: use "
-                "proven, or sum"
+                "vector, or sum"
             )
         if self.epsilon0 is None or self.clients is None:
             raise NotApplicableError(
