@@ -209,6 +209,7 @@ class Accountant:
         every_column: bool = False,
     ) -> None:
         self._classes = ClassTable.of(classes)
+        # Rounded up to few distinct distributions where each costs a convolution.
         self._alone = accounted_locally(self._classes)
         self._class_of = class_ids
         self._unit = unit
@@ -239,6 +240,7 @@ class Accountant:
         self.unasked = NOT_ASKED_FOR.format(self._view.kinds) if many else ""
         """Why a run's own column `shuffled` is not computed, in words; empty where it is."""
         self._unasked = "" if every_column else self.unasked
+        # Nobody has a round yet: one history, the empty one, for all clients.
         none = ParticipationHistory(np.zeros_like(class_ids))
         taken = np.zeros(len(class_ids), dtype=np.int64)
         self._counted = Counted(0.0, none, none, renyi, sums, taken)
@@ -249,6 +251,7 @@ class Accountant:
         self._dimension = dimension
         self._shares = gspa_shares(self._classes.epsilon0, self._classes.delta0)
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
+        # Every client's totals cost a composition for each history: kept until the next round.
         self._totals: ClientTotals | None = None
         self._before: Counted | None = None
         """What had been counted before the round that was counted last."""
@@ -327,6 +330,7 @@ class Accountant:
             `spend` is the cumulative spend after the round.
         """
         before, times, counts = self._counted, self._times, self.class_counts(present)
+        # The published mu^2 of rounds add up; kept as a square, so that nothing is rounded twice.
         mu = self._published_mu(counts)
         types = {} if self._unasked else self._view.round_types(present, unusable)
         published = {}
@@ -337,6 +341,8 @@ class Accountant:
                     published[index] = kind
         after = Counted(
             before.mu_squared + (0.0 if mu is None else mu * mu),
+            # The m reports of a round cost what m rounds of one report cost
+            # (docs/research/proofs, section 6).
             before.histories.after(types, self._view.account_of, present, times),
             before.published.after(published, self._class_of, present, times),
             before.renyi.after(present, times, unusable),
@@ -392,12 +398,16 @@ class Accountant:
             preview = self.preview(preview, present)
         elif present is not None:
             raise InvalidValueError("present", "given", "must be left out: the preview has clients")
+        # By identity: a preview holds the account that it was made from, and accounts are
+        # immutable.
         if preview.before is not self._counted:
             raise InvalidValueError(
                 "preview",
                 f"round {preview.round_number}",
                 "is out of date: a later round was counted; call preview again",
             )
+        # One step back is kept, and no more: the last round is counted anew where more of its
+        # reports turn out to be unusable (`take_back`).
         self._before, self._counted, self._totals = self._counted, preview.after, None
 
     def take_back(self) -> None:
@@ -459,9 +469,11 @@ class Accountant:
         """Return every client's own headline epsilon, shape (n,), after this account."""
         if self._sums_count:
             sums = counted.sums.epsilons(self._delta)
+            # Of Gaussian reports the sum never costs more than the reports themselves.
             if not self._smaller:
                 return sums
         shuffled = self._each(counted)[0]
+        # Both are proven for the sum, so the smaller one is.
         return np.minimum(sums, shuffled) if self._sums_count else shuffled
 
     def client_totals(self) -> ClientTotals:
@@ -497,8 +509,11 @@ class Accountant:
         )
         sums = np.minimum(sums, shuffled) if self._smaller else sums
         headline = sums if self._sums_count else shuffled
+        # A report that only declares what its training did is hidden by no theorem: `local` alone
+        # is left, as declared.
         if self._trained_privately:
             shuffled, headline = none, local
+        # `taken` counts reports, of which a round has `reports_per_round`.
         rounds = self._counted.taken[clients] // self._times
         return ClientTotals(rounds, shuffled, local, sums, headline)
 
@@ -539,6 +554,7 @@ class Accountant:
         if self._sums_count and (headline < shuffled[index] or not self._smaller):
             return self._in_sums(index, headline)
         histories = self._counted.histories
+        # Empty where the client's group never gets credit: then its own noise is all that counts.
         spent = histories.distinct[histories.group_of[index]]
         if not spent:
             alone = kind_alone(self._classes[int(self._class_of[index])])
@@ -573,6 +589,7 @@ class Accountant:
         if self._smaller:
             if most is not None:
                 own = sums.epsilons(self._delta)
+                # The largest of the clients' minima, which is not the minimum of the two largest.
                 most = self._worst_shuffled(after, own)
             column = smaller_column(column, shuffled, most)
         return column
@@ -586,6 +603,7 @@ class Accountant:
         met = (
             np.arange(len(histories.distinct)) if isinstance(clients, slice) else np.unique(groups)
         )
+        # Infinite where a history is empty: the minimum below then leaves the local number.
         shuffled = np.full(len(histories.distinct), math.inf)
         for group in met.tolist():
             if spent := histories.distinct[group]:
@@ -598,6 +616,7 @@ class Accountant:
         None where the theorem's sum is empty (one report).
         """
         rest = gspa_rest(self._shares, counts)
+        # mu^2 = 2/rest for a batch (Theorem 2), and the batches of a round add up.
         return math.sqrt(2.0 * self._times / rest) if rest > 0.0 else None
 
     def _listed(self, taken: NDArray[np.int64]) -> dict[int, int]:
@@ -605,6 +624,8 @@ class Accountant:
         most = largest_of_classes(taken, self._class_of, len(self._classes))
         listed = np.flatnonzero(most)
         if len(listed) > LISTED_CLASSES:
+            # mu sqrt(T) orders Gaussian clients by epsilon. For other noise it only chooses which
+            # classes are shown: totals are over all.
             exposure = self._classes.exposure[listed] * np.sqrt(most[listed])
             last = np.argpartition(exposure, -LISTED_CLASSES)
             listed = np.sort(listed[last[-LISTED_CLASSES:]])
@@ -635,6 +656,8 @@ class Accountant:
             )
         else:
             own = local_epsilons(self._alone, self._class_of, taken, self._delta)
+            # min(local, sums) of each client, then the largest of each history: within a history
+            # `shuffled` is one number, and the minimum with it does not change the order.
             local = np.zeros(groups)
             np.maximum.at(local, histories.group_of, np.minimum(own, sums))
         return largest_epsilon(self._library, histories.distinct, self._delta, local.tolist())
@@ -645,11 +668,15 @@ class Accountant:
         words, histories = self._words, counted.histories
         if self._unasked:
             return Column("shuffled", Status.PROVEN, words.shuffled, note=self._unasked)
+        # Without credit anywhere the column is that of the client's own noise, with the reason
+        # beside it.
         note = self._view.no_credit_reason(words)
         if note is not None:
             return Column("shuffled", Status.PROVEN, words.local, local, note, worst)
         epsilon = dict(local)
         for index, own in local.items():
+            # Clients of one class may have met different rounds: the largest epsilon of their
+            # histories counts.
             if met := histories.of(self._members(index)):
                 epsilon[index] = largest_epsilon(self._library, met, self._delta, [own] * len(met))
         worst = None if worst is None else self._worst_shuffled(counted)
@@ -660,6 +687,8 @@ class Accountant:
         epsilon = {}
         for index in taken:
             if met := histories.of(self._members(index)):
+                # As published: the papers' bound by itself, without the minimum with the local
+                # guarantee.
                 no_limit = [math.inf] * len(met)
                 epsilon[index] = largest_epsilon(self._library, met, self._delta, no_limit)
         note = "" if epsilon else "it is published for Laplace reports, not for these"

@@ -34,6 +34,8 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float | None:
 
     if not epsilon <= MAX_MU_EPSILON:  # no inverse is taken so far out
         return None
+    # `gaussian_mu` rounds down; this mu is not below any that costs `epsilon`, and so half of it
+    # is not below the mu of taking a unit out.
     mu = gaussian_mu(epsilon, delta * SUM_DELTA_SHARE) * (1.0 + 3.0 * INVERSE_ERROR)
     return sum_epsilon(delta, 0.5 * mu)
 

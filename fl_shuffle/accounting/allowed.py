@@ -17,6 +17,7 @@ def exceeding(preview: Preview, limits: Vector | None) -> Mask:
     """
     if limits is None:
         return np.zeros_like(preview.present)
+    # `~(... <= ...)` also takes out a client whose epsilon is NaN.
     return np.asarray(preview.present & ~(preview.client_epsilons() <= limits))
 
 
@@ -43,4 +44,6 @@ def allowed_round(
     preview = with_absent(asked)
     while (leaving := exceeding(preview, limits)).any():
         preview = with_absent(preview.present & ~leaving)
+    # The round itself is counted with what really arrives: planned absences were for the decision
+    # only.
     return accountant.preview(round_number, preview.present) if preview.unusable else preview

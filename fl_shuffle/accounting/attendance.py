@@ -12,6 +12,8 @@ def rounds_taken(rounds: int, participation: float, clients: int) -> int:
     """Return a number of rounds that no client exceeds, except with probability SURPRISE / 2."""
     if participation == 1.0:
         return rounds
+    # A union bound over the clients: each exceeds its number with probability SURPRISE/(2
+    # clients) at most. The other half of SURPRISE is for the rounds' sizes.
     return max(1, int(binom.isf(0.5 * SURPRISE / clients, rounds, participation)))
 
 

@@ -19,6 +19,7 @@ def bisected(
 
     `good` and `bad`, in any order, are taken to be such points already.
     """
+    # The floor ends the search for a root at zero, where no relative distance is reached.
     while abs(good - bad) > relative * max(abs(good), abs(bad), 1e-290):
         middle = 0.5 * (good + bad)
         good, bad = (middle, bad) if holds(middle) else (good, middle)
@@ -43,6 +44,7 @@ def furthest(
     good: tuple[float, float] | None = None
     bad: tuple[float, float] | None = None
     while good is None or bad is None:
+        # Brackets are grown in the logarithm, in which `spare` is about linear.
         found = value, spare(value)
         good, bad = (found, bad) if found[1] >= 0.0 else (good, found)
         # Further where there is some to spare; back where there is none.
@@ -56,10 +58,13 @@ def furthest(
     # The Illinois rule: the end that stays counts half, or one end would never move.
     while abs(good[0] - bad[0]) > (1.0 if whole else PRECISION * min(good[0], bad[0])):
         low, high = math.log(bad[0]), math.log(good[0])
+        # The zero of the chord in the logarithm, kept off the ends so that the bracket always
+        # shrinks.
         share = min(max(-bad[1] / (good[1] - bad[1]), 0.02), 0.98)
         value = math.exp(low + share * (high - low))
         if whole:
             ends = sorted((good[0], bad[0]))
+            # Strictly between the ends, or a whole number would be asked twice.
             value = min(max(float(round(value)), ends[0] + 1.0), ends[1] - 1.0)
         found = value, spare(value)
         if found[1] >= 0.0:

@@ -33,7 +33,7 @@ class LocalMechanism(NamedTuple):
     """What a report's own noise is to an accountant, whatever the shuffler does.
 
     `noise` is "gaussian" or "laplace", with `exposure` the distance between the two means in noise
-    widths, or "user": any two reports are within (`exposure`, `delta0`).
+    scales, or "user": any two reports are within (`exposure`, `delta0`).
     """
 
     noise: str
@@ -90,6 +90,7 @@ class ClientClass:
 
     def __post_init__(self) -> None:
         require_choice("noise", self.noise, NOISE_KINDS)
+        # Scales of these two are not used: a declared budget, or no noise at all.
         noisy = self.noise not in ("user", NO_NOISE)
         require_real("scale", self.scale, minimum=0.0, exclusive_minimum=noisy)
         require_real("radius", self.radius, minimum=0.0)
@@ -100,6 +101,8 @@ class ClientClass:
             raise InvalidValueError("epsilon0", self.epsilon0, "is infinite without noise")
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
         require_integer("count", self.count, minimum=0, maximum=MAX_CLIENTS)
+        # V = s^2 - c^2 g^2 has to stay positive, with c = 4 (docs/research/proofs, section 14);
+        # from 8 steps on it is at least three quarters of s^2.
         if self.noise == DISCRETE_GAUSSIAN and self.scale < LEAST_STEPS * self.step:
             raise InvalidValueError(
                 "scale", self.scale, f"must be at least {LEAST_STEPS:g} grid steps"
@@ -124,6 +127,7 @@ class ClientClass:
         """How far replacing one unit moves the mean, in noise standard deviations (Gaussian mu)."""
         if self.noise in ("user", NO_NOISE):
             return self.epsilon0
+        # Both means lie in one ball, so the move is at most its diameter.
         return min(self.sensitivity, 2.0 * self.radius) / self.hiding_scale
 
     @property
@@ -167,11 +171,15 @@ class ShuffledRound:
         require_integer("count of the client's class", own.count, minimum=1)
         merged: dict[float, int] = {}
         for position, other in enumerate(classes):
+            # Noise of another kind, scale, or grid tells its reports apart: they hide nobody
+            # (section 5, "Noise scales"). They do not depend on the client's data either, so
+            # leaving them out changes nothing.
             if (other.noise, other.scale, other.step) == (own.noise, own.scale, own.step):
                 if not max(other.radius, other.sensitivity) / own.scale <= MAX_RATIO:
                     raise InvalidValueError(
                         "scale", own.scale, "is too small beside the reports to hide anything"
                     )
+                # The client itself is not one of the others.
                 count = other.count - (position == index)
                 merged[other.radius] = merged.get(other.radius, 0) + count
         others = tuple((radius, count) for radius, count in sorted(merged.items()) if count > 0)
@@ -207,6 +215,8 @@ class ShuffledRound:
         if lost <= 0:
             return self
         counts = np.array([count for _, count in self.others], dtype=np.int64)
+        # `others` is sorted by radius. Taking `lost` off every count within a radius leaves the
+        # largest balls: those that hide least.
         kept = np.diff(np.maximum(np.cumsum(counts) - lost, 0), prepend=0).tolist()
         pairs = zip(self.others, kept, strict=True)
         others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
@@ -218,6 +228,8 @@ class ShuffledRound:
         The others then hide the client no better, and are the same for every client of a batch.
         """
         counts = dict(self.others)
+        # Put back in, then one of the smallest ball taken out: within every radius there is no
+        # report more than the client really has beside it.
         counts[self.radius] = counts.get(self.radius, 0) + 1
         return replace(self, others=tuple(sorted(counts.items()))).without(1)
 
@@ -236,6 +248,7 @@ class ShuffledRound:
             return False
         mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
         theirs = np.array(other.others, dtype=np.float64).reshape(-1, 2)
+        # For each radius here: how many reports there lie in balls no larger.
         within = np.searchsorted(theirs[:, 0], mine[:, 0], side="right")
         available = np.concatenate([[0.0], np.cumsum(theirs[:, 1])])[within]
         return bool(np.all(np.cumsum(mine[:, 1]) <= available))
@@ -268,7 +281,8 @@ class DeclaredRound:
         """Return a type that similar batches share, with no more reports than this one has."""
         if self.others <= ROUND_EXACT_REPORTS:
             return self
-        # Rounds of slightly different arrivals then cost one curve; about 1% of the reports go.
+        # Rounds of slightly different arrivals then cost one curve; at most 3% of the reports go,
+        # and fewer of many.
         unit = 2 ** math.floor(0.5 * math.log2(self.others) - 1.0)
         return replace(self, others=unit * (self.others // unit))
 

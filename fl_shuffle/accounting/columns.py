@@ -58,6 +58,7 @@ def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Colum
     """Return the column `gspa` after rounds of parameter `mu` together."""
     if mu is None:
         return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round")
+    # Beyond `MAX_MU` squares overflow; its epsilon is astronomical in any case.
     epsilon = gaussian_epsilon(delta, mu) if mu <= MAX_MU else math.inf
     return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(classes, epsilon))
 
@@ -68,6 +69,7 @@ def smaller_column(sums: Column, shuffled: Column, overall: float | None) -> Col
     A sum is computed from the shuffled reports, so what holds of these holds of it. `overall`: the
     most exposed client's smaller one.
     """
+    # Class by class: both columns bound every client of the class.
     smaller = [index for index, value in sums.epsilon.items() if shuffled.epsilon[index] < value]
     if not smaller and overall == sums.overall:
         return sums
@@ -98,6 +100,7 @@ def of_declared_training(columns: Mapping[str, Column]) -> dict[str, Column]:
     Nothing is proven, and what their own noise does stands in `local`.
     """
     found = {
+        # Every other column would need the distribution of a report.
         name: replace(column, epsilon={}, note=DECLARED_MECHANISM, overall=None)
         for name, column in columns.items()
     }

@@ -84,6 +84,7 @@ class Guarantee:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Written so that NaN is refused, too.
         if not (self.epsilon >= 0.0):
             raise InvalidValueError("epsilon", self.epsilon, "must be >= 0 (it may be infinite)")
         if not (0.0 <= self.delta <= 1.0):
@@ -131,7 +132,9 @@ def gain_at_most(ratio: float) -> str:
 
     Three significant digits, rounded up.
     """
+    # The exact binary value: of a rounded one, the ceiling could end below it.
     exact = Decimal(ratio)
+    # One unit of the third significant digit.
     unit = Decimal(10) ** (exact.adjusted() - 2)
     return f"{float((exact / unit).to_integral_value(ROUND_CEILING) * unit):.5g}"
 

@@ -53,6 +53,8 @@ def kept(
         @wraps(certify)
         def certified(kind: Kind) -> Certified:
             folder = _folder()
+            # Without a cache folder nothing is read, the shipped pairs included: so every pair
+            # can be certified anew (the environment variable of `cache_folder`).
             name = None if folder is None else key(kind, version, anywhere=True)
             shipped = None if name is None else _shipped().get(name)
             found: Any = None if shipped is None else _from_bytes(b64decode(shipped))
@@ -64,6 +66,7 @@ def kept(
             body = KEPT.read(path)
             found = None if body is None else _from_bytes(body)
             if found is None:
+                # A damaged file reads as None, and its pair is certified again.
                 found = certify(kind)
                 KEPT.write(path, _to_bytes(found))
             return cast(Certified, found)
@@ -93,6 +96,8 @@ def key(kind: Any, version: int, *, anywhere: bool = False) -> str:
     digest = hashlib.blake2b(digest_size=32)
     round_ = {"kind": type(kind).__name__, **asdict(kind)}
     libraries = [__version__, sys.version, np.__version__, scipy.__version__]
+    # Last digits depend on the compiled libraries and on the processor: another machine's file
+    # has another name.
     machine = [libraries, [platform.node(), platform.machine()]]
     for part in (round_, version, *([] if anywhere else machine)):
         # Floats are written with as many digits as tell them apart.
@@ -104,6 +109,7 @@ def _to_bytes(pair: DominatingPair | float) -> bytes:
     if isinstance(pair, float):
         return json.dumps({"epsilon": pair.hex()}).encode()
     head: dict[str, Any] = {"losses": len(pair.losses), "infinite": float(pair.infinite).hex()}
+    # Hexadecimal digits and little-endian doubles: what is read is bit for bit what was written.
     head["grid"] = float(pair.grid).hex()
     arrays = (pair.losses, pair.masses)
     body = b"".join(np.ascontiguousarray(array, "<f8").tobytes() for array in arrays)
@@ -117,6 +123,7 @@ def _from_bytes(content: bytes | bytearray) -> DominatingPair | float | None:
         known = json.loads(head)
         if "epsilon" in known:
             epsilon = float.fromhex(known["epsilon"])
+            # Also refuses NaN.
             return epsilon if epsilon >= 0.0 else None
         losses, masses = np.frombuffer(body, "<f8").reshape(2, known["losses"]).copy()
         infinite, grid = float.fromhex(known["infinite"]), float.fromhex(known["grid"])

@@ -29,8 +29,12 @@ def grid_steps(scale: ArrayLike, radius: ArrayLike) -> Vector:
     The smallest power of two that is at least scale 2^-16 and at least
     (radius + 12 scale) 2^-21.
     """
+    # A step of at least (radius + 12 scale) 2^-21: a report that far out is a whole number of at
+    # most 2^21 steps, and float32 holds those up to 2^24 exactly.
     scales, radii = np.asarray(scale, np.float64), np.asarray(radius, np.float64)
     finest = np.maximum(scales * 2.0**-16, (radii + 12.0 * scales) * 2.0**-21)
+    # `frexp` gives finest = mantissa 2^exponent with a mantissa in [1/2, 1): one half is a power
+    # of two already, and everything else is rounded up to 2^exponent.
     mantissa, exponent = np.frexp(finest)
     steps: Vector = np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
     return steps
@@ -63,6 +67,7 @@ def hiding_scale(scale: ArrayLike, step: ArrayLike) -> Vector:
 
     Elementwise; every scale above `GRID_SMOOTHING` steps.
     """
+    # (s - cg)(s + cg) = s^2 - c^2 g^2 without cancellation; its round-off is below eight units.
     own, smooth = np.asarray(scale, np.float64), GRID_SMOOTHING * np.asarray(step, np.float64)
     rounded: Vector = np.sqrt((own - smooth) * (own + smooth)) * (1.0 - 8.0 * UNIT)
     return rounded
@@ -70,6 +75,7 @@ def hiding_scale(scale: ArrayLike, step: ArrayLike) -> Vector:
 
 def revealing_scale(scale: ArrayLike, step: ArrayLike) -> Vector:
     """Return the continuous noise that is computed from discrete noise of `scale`; rounded up."""
+    # sqrt(W) = s^2/sqrt(V), from a V that is rounded down: rounded up.
     own = np.asarray(scale, np.float64)
     rounded: Vector = own * own / hiding_scale(own, step) * (1.0 + 8.0 * UNIT)
     return rounded

@@ -65,11 +65,14 @@ def test_its_own_test_passes_and_it_learns_on_every_engine(app: Path) -> None:
 
 @linux
 @pytest.mark.slow
-def test_on_ctrl_c_nothing_of_flwr_run_stays(app: Path) -> None:
+def test_on_ctrl_c_nothing_of_flwr_run_stays(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray")
     with playing(app / "flower run", "config.toml", *FLOWER) as (process, mark):
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=START_SECONDS) == 130
+        code = process.wait(timeout=START_SECONDS)
+        # Ray ends the whole process by itself where a thread of Flower's asks it for something
+        # after it was shut down.
+        assert code == 130 or "core worker has already been shutdown" in capfd.readouterr().err
         require_ended(mark)
 
 

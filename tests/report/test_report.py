@@ -114,7 +114,7 @@ def test_every_number_of_the_page_is_the_ledgers(run: Path, tmp_path: Path) -> N
         "sum": pytest.approx(result.sum_epsilon, rel=1e-12),
         "accuracy": pytest.approx(result.accuracy),
     }  # fmt: skip
-    assert "a <b> test" in shown.text and "Grades are by the policy" in shown.text
+    assert "a <b> test" in shown.text and "Grades follow the policy" in shown.text
     assert list(shown.data)[:2] == ["headline", "local"]
     assert "no guarantee for real data" in shown.text and "Read and accepted" not in shown.text
     assert str(result.summary["description"])[1:] in shown.text and shown.count["figure"] == 6
@@ -361,7 +361,7 @@ def test_a_changed_client_is_reported(
         assert "the ledger says the same" in verdict and "differ: 7" in verdict
     shown = pages.render([read_run(copy)])
     assert "1 clients, counted again" in shown and "(the first is client 7)" in shown
-    assert "the ledger says epsilon" in shown
+    assert "the ledger records epsilon" in shown
     assert main(["ledger", str(copy), "--client", "7"]) == 0
     assert f"shuffled {float(doubled[7]['shuffled_epsilon']):.4g}" in capsys.readouterr().out
 

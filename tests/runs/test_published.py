@@ -158,7 +158,7 @@ def test_held_out_records_are_said_not_to_be_covered(play: Play) -> None:
     assert final["test_records"] is None and " on held out of the" in "\n".join(footer(final))
     for warned in (final["warnings"], notes(run, "warning")):
         assert any("NOT COVERED" in text and "144" in text for text in warned)
-    assert "NOT COVERED: 144 private records" in page(run)
+    assert "Not covered: 144 private records" in page(run)
     fitted = play("fitted", "data.features=pca", "data.validation_fraction=0.1", "run.rounds=1")
     assert summary(fitted)["records_not_covered"] == 12 * 107 + 144
 

@@ -56,8 +56,12 @@ def blanket_curve(
     rate, cases = require_participation(participation), randomizer.cases()
 
     def of_case(case: Case, epsilon: float) -> DeltaBound:
+        # What lies outside of the blanket counts in full, and only if the client takes part at
+        # all.
         exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
         hidden = DeltaBound(0.0, 0.0)
+        # The others draw from the blanket with this mass; the client itself is the `+ 1` of
+        # section 2.
         if law is not None:
             blanket = [(case.blanket_mass, others)]
             hidden = hidden_delta(law, blanket, rate, epsilon)
@@ -65,6 +69,7 @@ def blanket_curve(
         return DeltaBound(delta, hidden.error + 2.0 * ROUND_OFF * exposed)
 
     def curve(epsilon: float) -> DeltaBound:
+        # The worst case may change with epsilon, so the maximum is taken at each of them.
         results = [of_case(case, min(epsilon, MAX_EPSILON)) for case in cases]
         return max(results, key=lambda bound: bound.delta)
 
@@ -129,9 +134,12 @@ def blanket_epsilon(
         Epsilon in nats. It is never above the local one, which each report keeps by itself.
     """
     curve = blanket_curve(randomizer, n, **setting)
+    # The search for epsilon need not be finer than the curve is.
     error = usual_error(randomizer.cases()[0].law(0.0))
     local = largest_epsilon(randomizer)
     found = solve(curve, local, epsilon=None, delta=delta, relative_error=error)
+    # The curve is certified up to `MAX_EPSILON` only. Beyond, the local epsilon holds for every
+    # report.
     if math.isinf(found.epsilon):
         return CurvePoint(randomizer.local_epsilon, found.delta)
     return found

@@ -69,6 +69,7 @@ class CheckInCurve(OneRoundCurve):
         super().__init__()
         self._batch = batch
         self._rate = batch.participation
+        # D_n(a) of the claim: everybody, as if all took part.
         self._whole = VectorCurve(batch)
         self._near = _nearest(batch)
         # D_n of the claim bounds each number of reports of the clients it is applied to: of these.
@@ -88,6 +89,8 @@ class CheckInCurve(OneRoundCurve):
         """A Gaussian parameter of about the curve's size: not a bound, only a scale."""
         of_cells = self._rate * self._cells[0].replaced.predicted_mu
         blanket = math.inf if self._blanket is None else self._blanket.predicted_mu
+        # The divergence given K is about r times that of the batch; the likeliest cell stands
+        # first.
         return min(of_cells, self._whole.predicted_mu, blanket)
 
     def _gathered(self) -> list[_Cell]:
@@ -106,6 +109,8 @@ class CheckInCurve(OneRoundCurve):
         widest = max((radius for radius, _ in own.others), default=0.0)
         others = ((widest, reports - 1),) if reports > 1 else ()
         batch = replace(own, others=others, participation=1.0)
+        # H(P, A) replaces client 1 by an absent client: from anywhere in its own ball to anywhere
+        # in the widest one (section 16, step 3). H(P, Q) is the client's own move alone.
         farthest = max(own.sensitivity, own.radius + widest)
         moved = replace(batch, radius=max(own.radius, widest), sensitivity=farthest)
         replaced = VectorCurve(batch)
@@ -129,6 +134,7 @@ class CheckInCurve(OneRoundCurve):
         known = min(local, whole)
         if self._blanket is not None:
             known = min(known, self._blanket.delta(epsilon))
+        # e^epsilon, and so alpha, would overflow.
         if epsilon > MAX_EXPONENT:
             return known
         total = 0.0
@@ -137,6 +143,8 @@ class CheckInCurve(OneRoundCurve):
         for cell in self._cells:
             # Step 5: no term is above D_n(a).
             most = cell.weight * whole
+            # Cells come in the order of their probabilities: a late one is bounded by its weight
+            # times D_n, or evaluated where that would be felt in the sum.
             total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))
             if total * ROUND_UP >= known:
                 return known
@@ -150,10 +158,13 @@ def _nearest(batch: ShuffledRound) -> ShuffledRound:
     the normal approximation of epsilon is sqrt(variance of the widest / number of clients).
     """
     move, own, radii, counts = batch.in_widths
+    # Client 1 and the nearest others, for every prefix of the radii.
     clients = 1 + np.cumsum(counts)
     enough = clients > MIN_OTHERS
     if radii.size < 2 or not enough.any():
         return batch
+    # epsilon is about sqrt(variance/clients), so the prefix with the least quotient is taken. A
+    # choice: every prefix is valid.
     variances = np.array([_variance(batch.noise, move, own, reach) for reach in radii.tolist()])
     last = int(np.argmin(np.where(enough, variances / clients, math.inf)))
     return replace(batch, others=batch.others[: last + 1])
@@ -174,6 +185,8 @@ def _of_cell(cell: _Cell, epsilon: float) -> float:
     moved = replaced if cell.moved is cell.replaced else cell.moved.certified(at)
     # Steps 1 to 3 of section 16; below, step 4, without A: r D_K(a).
     found = of_replaced * replaced + of_moved * moved
+    # r D_K(a) is at most r times the local curve, which costs nothing: only where that is smaller
+    # is step 4 worth a second evaluation of the curve.
     if cell.high < 1.0 and found > cell.high * cell.replaced.local_delta(epsilon):
         found = min(found, cell.high * cell.replaced.certified(epsilon))
     return cell.weight * found

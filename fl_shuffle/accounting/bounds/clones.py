@@ -44,6 +44,9 @@ def clone_law(epsilon0: float, epsilon: float) -> AtomicDistribution:
     AtomicDistribution
         Two atoms, probability 1/2 each: see the module.
     """
+    # On the first answer P/omega = 2 e^eps1/(1 + e^eps1) and Q/omega = 2/(1 + e^eps1), on the
+    # second one the reverse. L = P/omega - e^eps Q/omega, written so that nothing cancels where
+    # eps is near eps1.
     share = 2.0 / (1.0 + math.exp(-epsilon0))
     top = -share * math.expm1(epsilon - epsilon0)
     bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
@@ -106,6 +109,9 @@ def standard_clone_curve(
     others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     rate = require_participation(participation)
+    # Pure budget: R_j >= e^-eps0 P and R_j >= e^-eps0 Q. So R_j >= e^-eps0 (P + Q)/2: a clone
+    # with probability e^-eps0. (2/(1 + e^eps0) was published for general randomizers, and
+    # withdrawn: docs/research/proofs, section 12.)
     return clone_curve(local, [(math.exp(-local), others)], participation=rate)
 
 

@@ -55,6 +55,7 @@ def gspa_rest(shares: FloatArray, counts: ArrayLike) -> float:
     float
         0 for a single client.
     """
+    # A copy: the caller keeps its counts.
     others = np.array(counts)
     there = np.flatnonzero(others)
     if there.size:
@@ -94,6 +95,7 @@ def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
     rest = gspa_rest(_shares(classes), [budget.count for budget in classes])
     if rest <= 0.0:
         raise NotApplicableError("gspa: no other client contributes; every delta0 is one")
+    # mu_i^2 add up over rounds (Dong, Roth, Su 2022), so T equal rounds multiply mu by sqrt(T).
     return math.sqrt(2.0 * repeated / rest)
 
 

@@ -51,7 +51,9 @@ def laplace_profile(epsilon: ArrayLike, ratio: float) -> FloatArray:
     Source: docs/research/proofs, section 1. Neighbors: replace-one, in any dimension (l1).
     """
     eps = np.asarray(epsilon, dtype=np.float64)
+    # 1 - e^((eps - ratio)/2), also for -ratio <= eps < 0: no other form is needed there.
     inside = -np.expm1(0.5 * (np.minimum(eps, ratio) - ratio))
+    # Below -ratio the losses are all above eps: delta = 1 - e^eps.
     result: FloatArray = np.where(eps >= -ratio, inside, -np.expm1(np.minimum(eps, 0.0)))
     return result
 
@@ -93,6 +95,7 @@ def laplace_delta(epsilon: ArrayLike, ratio: float, rounds: int = 1) -> FloatArr
         found = np.ones_like(budget)
     else:
         found = Composition([(local_pair(r), times)]).profile(budget).reshape(budget.shape)
+    # The pair's chords and its round-off would leave something beyond the largest loss.
     return np.where(budget < r * times, found, 0.0)
 
 
@@ -125,6 +128,7 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
         return pure
     if times == 1:
         # Where hardly anything is left of a large budget its last digits count.
+        # delta = 1 - e^((eps - ratio)/2), solved for eps.
         left = pure * (1.0 + 4.0 * UNIT) + 2.0 * math.log1p(-target)
         return max(0.0, min(pure, left * ROUND_UP))
     composed = Composition([(local_pair(r), times)])

@@ -47,6 +47,8 @@ class LocalBudget:
 
 def check_budgets(budgets: Iterable[LocalBudget]) -> tuple[LocalBudget, ...]:
     """Return classes with equal budgets merged, in increasing order; raises if there is none."""
+    # Sorted by epsilon0, then delta0: the bounds take the largest budget by `max`, or as the last
+    # one.
     merged: dict[tuple[float, float], int] = {}
     for budget in budgets:
         key = (budget.epsilon0, budget.delta0)

@@ -37,6 +37,7 @@ def hiding_mass(own: float, other: float) -> float:
 
     It is the smallest ratio of the other's density to that of the own noise around the middle.
     """
+    # (eps_j/eps_1) e^(-eps_j/2) = (b_1/b_j) e^(-C/b_j), because b_j = 2 C/eps_j.
     return other / own * math.exp(-0.5 * other) * ROUND_DOWN
 
 
@@ -69,6 +70,7 @@ def personal_laplace_curve(budgets: Sequence[LocalBudget]) -> DeltaCurve:
     classes = check_budgets(budgets)
     if classes[0].epsilon0 <= 0.0 or any(each.delta0 > 0.0 for each in classes):
         raise NotApplicableError("personal Laplace noise needs every epsilon0 above 0, delta0 = 0")
+    # Groups of neighbors in the order of budgets, of about equally many distinct ones.
     edges = np.unique(np.linspace(0, len(classes), min(len(classes), OWN_GROUPS) + 1).astype(int))
     curves = [_group_curve(classes, int(first), int(end) - 1) for first, end in pairwise(edges)]
     return lambda epsilon: max((curve(epsilon) for curve in curves), key=lambda bound: bound.delta)
@@ -76,12 +78,15 @@ def personal_laplace_curve(budgets: Sequence[LocalBudget]) -> DeltaCurve:
 
 def _group_curve(classes: Sequence[LocalBudget], first: int, last: int) -> DeltaCurve:
     """Return the curve of users whose budgets are those of the classes `first` to `last`."""
+    # The group's largest budget makes L the largest (the least noise). Only clients with at least
+    # the noise of every member of the group hide it: budgets up to the group's smallest one.
     own = classes[last].epsilon0
     # One user of the smallest budget may be the exposed one itself.
     others = [
         (hiding_mass(own, each.epsilon0), each.count - (j == first))
         for j, each in enumerate(classes[: first + 1])
     ]
+    # epsilon0 = 2 C/b, so c = C/b is half of it.
     return hidden_curve(
         own, lambda epsilon: LaplaceLaw(0.5 * own, epsilon), safe_groups(others, BUDGET_GROUPS)
     )

@@ -70,6 +70,8 @@ def closed_form_delta(epsilon_at: Callable[[float], float], epsilon: float) -> f
     low, high = math.log(MIN_DELTA), 0.0
     if epsilon_at(MIN_DELTA) <= epsilon:
         return MIN_DELTA
+    # In log delta: 100 halvings of 670 leave nothing. `high` is always a delta at which the form
+    # is small enough.
     for _ in range(100):
         middle = 0.5 * (low + high)
         low, high = (low, middle) if epsilon_at(math.exp(middle)) <= epsilon else (middle, high)
@@ -89,7 +91,10 @@ def echo_sum(budgets: Sequence[LocalBudget]) -> float:
     # Budgets are sorted: max(eps_i, eps_j) is eps_i for j <= i and eps_j after it.
     below = np.cumsum(count / scale)
     above = np.cumsum((count * np.exp(-eps) / scale)[::-1])[::-1]
+    # With s_i = eps_i/(1 - e^-eps_i) the summand is (s_i/s_j) e^-max(eps_i, eps_j): two running
+    # sums over j replace n^2 terms.
     average = scale * (np.exp(-eps) * below + np.append(above[1:], 0.0)) / count.sum()
+    # One client of the largest budget is the differing one.
     count[-1] -= 1.0
     return float(average @ count)
 
@@ -136,6 +141,8 @@ class BlanketMoments:
     def generic(cls, epsilon0: float, epsilon: float) -> BlanketMoments:
         """Return the moments for any pure eps0-randomizer shared by all clients."""
         return cls(
+            # The blanket is Q itself, of mass e^-eps0. Then L = P/Q - e^eps, and P/Q lies in
+            # [e^-eps0, e^eps0] with mean 1: its variance is at most (e^eps0 - 1)(1 - e^-eps0).
             gamma=math.exp(-epsilon0),
             lower=math.exp(-epsilon0) - math.exp(epsilon),
             upper=math.exp(epsilon) * math.expm1(epsilon0 - epsilon),
@@ -167,6 +174,9 @@ def hoeffding_delta(moments: BlanketMoments, clients: int, epsilon: float) -> fl
     drift, span = math.expm1(epsilon), moments.upper - moments.lower
     if drift == 0.0 or moments.upper <= 0.0:
         return 1.0 if drift == 0.0 else min(1.0, moments.exposed)
+    # Hoeffding: E(sum of M terms)_+ <= the integral of e^(-2 (t + M drift)^2/(M span^2)) over t
+    # >= 0, where -drift = 1 - e^eps is a term's mean. (t + M drift)^2 >= (M drift)^2 + 2 t M
+    # drift gives span^2/(4 drift) e^(-2 M (drift/span)^2).
     return _averaged(span * span / (4.0 * drift), 2.0 * (drift / span) ** 2, moments, clients)
 
 
@@ -175,8 +185,12 @@ def bennett_delta(moments: BlanketMoments, clients: int, epsilon: float) -> floa
     drift, top, second = math.expm1(epsilon), moments.upper, moments.second
     if drift == 0.0 or top <= 0.0:
         return 1.0 if drift == 0.0 else min(1.0, moments.exposed)
+    # Bennett: for terms of mean -drift, at most `top`, with second moment `second`, and at the
+    # tilt s = log(1 + u)/top, P(sum > t) <= e^(-s t - M second/top^2 phi(u)), phi(u) = (1 + u)
+    # log(1 + u) - u. Its integral over t >= 0 gives the front factor 1/s.
     u = drift * top / second
     log = math.log1p(u)
+    # phi(u) = u^2/2 - u^3/6 + ...: below 1e-4 the difference would cancel.
     phi = (1.0 + u) * log - u if u > 1e-4 else 0.5 * u * u * (1.0 - u / 3.0)
     return _averaged(top / log, second / top**2 * phi, moments, clients)
 
@@ -187,6 +201,7 @@ def _averaged(front: float, rate: float, moments: BlanketMoments, n: int) -> flo
     M ~ Bin(n, gamma).
     """
     gamma = moments.gamma
+    # E e^(-rate M) = (1 - gamma + gamma e^-rate)^n, less the term of M = 0.
     some = n * math.log1p(gamma * math.expm1(-rate))
     none = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
     if none > -30.0:
@@ -253,6 +268,8 @@ def _girgis_batch(epsilon0: float, clients: int, order: int) -> tuple[int, float
     """
     high = math.exp(epsilon0)
     tail = epsilon0 * order - (clients - 1) / (8.0 * high)
+    # Chernoff: Bin(n - 1, e^-eps0) is at least half of its mean, except with probability e^(-(n -
+    # 1)/(8 e^eps0)).
     return math.floor((clients - 1) / (2.0 * high)) + 1, tail
 
 

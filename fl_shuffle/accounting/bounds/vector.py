@@ -45,11 +45,15 @@ class VectorCurve(OneRoundCurve):
 
     def __init__(self, batch: ShuffledRound) -> None:
         super().__init__()
+        # As the class says: secret check-in is the business of `CheckInCurve`.
         whole = replace(batch, participation=1.0)
         self.batch = batch
         self.anonymity = batch.anonymity
         found: list[Theorem | VectorBlanket | None]
         if batch.noise == "gaussian":
+            # Near the deltas of a run section 13 is the sharper one, so a Gaussian curve needs
+            # the blanket far out only (`_far_out`). For Laplace reports neither is always the
+            # smaller.
             found = [gaussian_shuffle(*batch.in_widths)]
         else:
             found = [laplace_shuffle(*batch.in_widths), vector_blanket(whole)]
@@ -63,6 +67,7 @@ class VectorCurve(OneRoundCurve):
         blanket = self._blanket
         if blanket is None or blanket.reports < FAR_OUT_REPORTS:
             return None
+        # Looked for at two points once, and not at every point of the curve.
         for multiple in FAR_OUT_TRIED:
             epsilon = multiple * self.predicted_mu
             if (local := self.local_delta(epsilon)) > NEGLIGIBLE_LOCAL_DELTA:
@@ -102,6 +107,7 @@ class VectorCurve(OneRoundCurve):
     def _shuffled(self, epsilon: float, local: float) -> float:
         if local <= NEGLIGIBLE_LOCAL_DELTA:
             return local
+        # The minimum of valid bounds, at each epsilon for itself (section 5).
         found = min((each.delta(epsilon) for each in self._theorems), default=local)
         if epsilon > FAR_OUT * self.predicted_mu and self._far_out is not None:
             found = min(found, self._far_out.delta(epsilon, found))

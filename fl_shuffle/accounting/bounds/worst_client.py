@@ -52,6 +52,7 @@ def hidden_curve(
     classes = tuple(hiding)
 
     def curve(epsilon: float) -> DeltaBound:
+        # A pure budget: no ratio of two reports exceeds e^epsilon0, and a shuffle adds none.
         if epsilon >= epsilon0:
             return DeltaBound(0.0, 0.0)
         return hidden_delta(law(epsilon), classes, participation, epsilon)
@@ -91,8 +92,15 @@ def worst_client_curve(
     """
     classes = check_budgets(budgets)
     if len(classes) <= EXACT_BUDGET_CLASSES:
+        # Every class is tried as the exposed one; one of its clients is that client, and not one
+        # of the others.
         curves = [client_curve(classes, own, own, law, hiding, **setting) for own in classes]
     else:
+        # L of the largest budget is the largest in convex order: a smaller budget's pair is the
+        # larger one's mixed with the blanket (Laplace noise: section 4), so its L is a
+        # conditional mean. It is also hidden least. One client has to be left out of the others:
+        # without the one that hides best, they hide no better than those of any client. So this
+        # curve is above every client's.
         own = max(classes)
         best = max(classes, key=lambda other: hiding(own, other))
         curves = [client_curve(classes, own, best, law, hiding, **setting)]
@@ -131,8 +139,11 @@ def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[
         return hiding
     probabilities, counts = np.array(hiding).T
     logs = np.log(probabilities)
+    # Intervals of equal length in the logarithm: within one, the geometric mean is within a fixed
+    # factor of each mass.
     place = np.searchsorted(np.linspace(logs.min(), logs.max(), groups + 1)[1:-1], logs)
     total = np.bincount(place, counts)
     kept = total > 0.0
+    # Rounded down: a smaller mass is safe.
     means = np.exp(np.bincount(place, counts * logs)[kept] / total[kept]) * ROUND_DOWN
     return list(zip(np.minimum(means, 1.0).tolist(), total[kept].astype(int).tolist(), strict=True))

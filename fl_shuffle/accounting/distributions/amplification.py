@@ -79,6 +79,7 @@ class AtomicDistribution:
         total = math.fsum(p.tolist())
         if not abs(total - 1.0) <= 1e-9:
             raise InvalidValueError("probabilities", total, "must sum to one within 1e-9")
+        # An atom of probability zero would widen [lower, upper], and with it the engine's grid.
         keep = p > 0.0
         distinct, inverse = np.unique(v[keep], return_inverse=True)
         merged = np.bincount(inverse, weights=p[keep], minlength=distinct.size)
@@ -103,6 +104,8 @@ class AtomicDistribution:
         # linear.
         tail = np.cumsum(self.probabilities[::-1])[::-1]
         at_values = np.append(np.cumsum((tail[1:] * np.diff(self.values))[::-1])[::-1], 0.0)
+        # The first value at or above t: the slope of the stop-loss to the left of it is -P(L >=
+        # that value).
         following = np.searchsorted(self.values, thresholds, side="left")
         inside = np.minimum(following, self.values.size - 1)
         linear = at_values[inside] + (self.values[inside] - thresholds) * tail[inside]
@@ -121,6 +124,7 @@ class MixtureLaw:
 
     @property
     def lower(self) -> float:
+        # Scales are positive, so a part's ends stay ends.
         return min(scale * law.lower for _, scale, law in self.parts)
 
     @property
@@ -136,6 +140,8 @@ class MixtureLaw:
         thresholds = np.atleast_1d(np.asarray(t, dtype=np.float64))
         total = np.zeros(thresholds.shape)
         for weight, scale, law in self.parts:
+            # E(sX - t)_+ = s E(X - t/s)_+ for s > 0, and a mixture's stop-loss is the mixture of
+            # those of its parts.
             total += weight * scale * law.stop_loss(thresholds / scale)
         return total
 
@@ -156,5 +162,7 @@ class Case:
     def local_delta(self, epsilon: float) -> float:
         """Return the divergence without any shuffling."""
         law = self.law(epsilon)
+        # E(L)_+ is the integral of (P - e^eps Q)_+ where the blanket has mass; `exposed` is the
+        # rest.
         hidden = 0.0 if law is None else float(law.stop_loss(np.zeros(1))[0])
         return min(1.0, hidden + self.exposed(epsilon))

@@ -74,8 +74,11 @@ from fl_shuffle.accounting.distributions.frequency_oracles import (
 from fl_shuffle.accounting.distributions.outcome_pair import OutcomePair
 from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 
+# Each Laplace part has 2 (cells + 1) outcomes (`dominating_pair`), and a product of n of them
+# that number to the power n: 802, 16,900, 74,088 and 456,976 outcomes for one to four parts.
 LAPLACE_CELLS = (0, 400, 64, 20, 12, 8)
-"""Cells per side of each Laplace part, by the number of such parts."""
+"""Cells of each Laplace part, by the number of such parts: per side of the center in an upper
+bound, of the whole interval in a lower one."""
 MERGE_TOLERANCE = 1e-13
 """Losses and ratios this close count as the same outcome (see `merged`): round-off, no more."""
 MOST_PARTS, MOST_LAPLACE = 8, 4
@@ -124,12 +127,16 @@ class JointComposition(FiniteRandomizer):
 
     @property
     def local_epsilon(self) -> float:
+        # Independent parts: their losses add up, and neighbors may differ in all of them.
         return math.fsum(part.local_epsilon for part in self.parts)
 
     def pairs(self) -> tuple[OutcomePair, ...]:
+        # Upper bounds: every part may be at any of its candidate pairs.
         return _products([upper for upper, _ in _tables(self.parts)], "up")
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
+        # Lower bounds: one data set is enough. A part lists the likeliest one first: all others
+        # at a third value, where there is one.
         return _products([lower[:1] for _, lower in _tables(self.parts)], "down")
 
 
@@ -164,9 +171,12 @@ class ParallelComposition(FiniteRandomizer):
 
     @property
     def local_epsilon(self) -> float:
+        # The report names its part, with the same weight under every input: so the loss is that
+        # of the part.
         return max(part.local_epsilon for _, part in self.parts)
 
     def pairs(self) -> tuple[OutcomePair, ...]:
+        # One part at a time: no product is formed, and each may have the finest cells.
         return self._unions([_tables([part])[0][0] for _, part in self.parts], None)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
@@ -182,6 +192,9 @@ class ParallelComposition(FiniteRandomizer):
         """Return every choice of one pair a part."""
 
         def union(chosen: Sequence[OutcomePair]) -> OutcomePair:
+            # Reports of different parts are different outcomes. So P, Q, and the blanket of the
+            # union are those of the parts side by side, times the weights. A part's `omega` is
+            # normalized: its mass gamma is multiplied back.
             weighted = [
                 (weight, pair) for (weight, _), pair in zip(self.parts, chosen, strict=True)
             ]
@@ -319,11 +332,14 @@ def times(left: OutcomePair, right: OutcomePair) -> OutcomePair:
     def outer(a: FloatArray, b: FloatArray) -> FloatArray:
         return np.asarray(np.multiply.outer(a, b).ravel(), dtype=np.float64)
 
+    # A loss of +inf in one part and of -inf in the other: p and q are both zero, and their sum is
+    # NaN. The loss of such an outcome does not matter.
     with np.errstate(invalid="ignore"):
         loss = np.add.outer(left.loss, right.loss).ravel()
     p, q, omega = outer(left.p, right.p), outer(left.q, right.q), outer(left.omega, right.omega)
     used = (p > 0.0) | (q > 0.0) | (omega > 0.0)
     loss = np.where(np.isnan(loss), 0.0, loss)
+    # The infimum over independent inputs of a product is the product of the infima.
     mass = left.blanket_mass * right.blanket_mass
     return OutcomePair(p[used], q[used], omega[used], loss[used], mass)
 
@@ -332,6 +348,7 @@ def merged(pair: OutcomePair, direction: Direction) -> OutcomePair:
     """Join outcomes whose loss and whose q/omega agree up to round-off; the loss that is kept is
     the largest of theirs ("up": an upper bound stays one) or the smallest ("down")."""
     with np.errstate(divide="ignore", invalid="ignore"):
+        # L = (q/omega) (e^loss - e^eps): equal losses and ratios give equal L at every eps.
         ratio = np.log(pair.q) - np.log(pair.omega)
     scaled = np.stack([pair.loss, np.where(np.isnan(ratio), np.inf, ratio)])
     key = np.where(np.isfinite(scaled), np.round(scaled / MERGE_TOLERANCE), scaled)
@@ -340,6 +357,8 @@ def merged(pair: OutcomePair, direction: Direction) -> OutcomePair:
     p, q, omega = (
         np.bincount(group, weights=x).astype(np.float64) for x in (pair.p, pair.q, pair.omega)
     )
+    # L grows with the loss at fixed q/omega. So an upper bound keeps the largest loss of the
+    # outcomes that are joined, a lower bound the smallest one.
     worst = np.maximum if direction == "up" else np.minimum
     loss = np.full(p.size, -np.inf if direction == "up" else np.inf)
     worst.at(loss, group, pair.loss)
@@ -349,20 +368,31 @@ def merged(pair: OutcomePair, direction: Direction) -> OutcomePair:
 def dominating_pair(randomizer: LaplaceRandomizer, cells: int) -> OutcomePair:
     """Return a finite pair whose (P/omega, Q/omega) spreads Laplace noise's with its mean kept."""
     c = 0.5 * randomizer.epsilon0
+    # Without a range of inputs all reports have one distribution.
     if c == 0.0:
         return OutcomePair.of([1.0], [1.0], [1.0], [0.0])
     steps = np.arange(cells + 1)
+    # Noise scale 1, center 0, inputs +-c, and E = |W| ~ Exp(1) under omega. On the side of an
+    # input its ratio to omega is e^(E - |E - c|) = e^(2 min(E, c) - c), and that of the other
+    # input is e^-c. Nodes are this ratio at E = 0, c/cells, ..., c.
     nodes = np.exp(2.0 * c * steps / cells - c)
     width = c / cells
+    # P(E in a cell), and the mean ratio in it: the integral of e^(2E - c) e^-E over the cell,
+    # over its mass.
     mass = np.exp(-width * steps[:-1]) * -math.expm1(-width)
     mean = np.exp(width * steps[:-1] - c) * math.expm1(width) / mass
+    # The share at the upper end that keeps the mean: spreading to both ends is upwards in convex
+    # order.
     upper = np.clip((mean - nodes[:-1]) / np.diff(nodes), 0.0, 1.0)
     weights = np.zeros(cells + 1)
     weights[:-1] += mass * (1.0 - upper)
     weights[1:] += mass * upper
+    # Beyond c the ratio is constant: P(E > c) = e^-c at the last node.
     weights[-1] += math.exp(-c)
+    # Both sides of the center are equally likely.
     weights *= 0.5
     low = math.exp(-c)
+    # log(node / e^-c), without subtracting.
     loss = 2.0 * c * steps / cells
     return OutcomePair.of(
         np.concatenate([weights * nodes, weights * low]),

@@ -64,6 +64,9 @@ class LaplaceLaw:
         gap = np.clip((self.upper - t) * math.exp(-c), 0.0, 1.0)
         # 1 - sqrt(1 - gap), without cancellation.
         above = gap / (1.0 + np.sqrt(1.0 - gap))
+        # In the second branch t - L = e^(eps - c) (e^(2 min(E, c)) - r^2) with r^2 = (e^-c - t)
+        # e^(c - eps). The integral of its positive part over E, times 1/2, is e^eps (1 - r e^-c);
+        # `root` is r e^-c.
         root = np.sqrt(np.maximum(math.exp(-c) - t, 0.0)) * math.exp(-0.5 * (eps + c))
         below = self.mean - t + math.exp(eps) * np.maximum(0.0, 1.0 - root)
         return np.where(t >= turn, above, below)

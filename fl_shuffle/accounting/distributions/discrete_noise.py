@@ -34,6 +34,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     if rho == 0.0:
         return 0.0
 
+    # With a - 1 = e^x: log delta(a) = (a - 1)(a rho - eps) + a log(1 - 1/a) - log(a - 1), and a
+    # log(1 - 1/a) = -a log1p(1/(a - 1)) has no cancellation near a = 1.
     less = np.exp(LOG_ORDERS)  # a - 1
     orders = 1.0 + less
     found = float(
@@ -53,12 +55,15 @@ def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) ->
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
 
     def fits(scale: int) -> bool:
+        # Rounded up: rho is a quotient of rounded numbers, and delta grows with it.
         rho = sensitivity * sensitivity / (2.0 * scale * scale)
         return zcdp_delta(rho * ROUND_UP, epsilon) <= delta
 
     high = 1
     while not fits(high):
         high *= 2
+    # Both ends are less than half a step apart in the end. So no whole number that fits lies
+    # below the ceiling of the good end.
     enough, _ = bisected(lambda scale: fits(math.ceil(scale)), high, high / 2, 0.4 / high)
     return math.ceil(enough)
 
@@ -68,4 +73,6 @@ def discrete_laplace_scale(epsilon: float, sensitivity: float) -> int:
     l1 `sensitivity` in steps. Raises `InvalidValueError`."""
     require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
+    # The ratio of two probabilities is at most e^(sensitivity/t): t >= sensitivity/epsilon,
+    # rounded up, and at least one step.
     return max(1, math.ceil(sensitivity / epsilon * ROUND_UP))

@@ -113,6 +113,8 @@ class KRandomizedResponse(FiniteRandomizer):
         """
         e, high = self.epsilon0, math.exp(self.epsilon0)
         low = 1.0 / (high + self.k - 1.0)
+        # Four kinds of report: x0, x1, a third value, and the k - 3 others together. Only the
+        # first two tell the inputs apart.
         x0, x1 = np.array([high * low, low, low, 0.0]), np.array([low, high * low, low, 0.0])
         third = np.array([low, low, high * low, 0.0])
         rest = np.array([0.0, 0.0, 0.0, max(self.k - 3, 0) * low])
@@ -121,8 +123,13 @@ class KRandomizedResponse(FiniteRandomizer):
             x0[2] = x1[2] = 0.0
             laws = [x1, x0, *mixes(x0, x1)]
         else:
+            # An input that is uniform on the k - 2 values beside x0 and x1 is reported as x0 or
+            # x1 with the least probability, and as each of the k - 2 with equal shares of the
+            # rest.
             beside = (1.0 - 2.0 * low) / (self.k - 2.0)
             anything = np.array([low, low, beside, (self.k - 3) * beside])
+            # The likeliest worst one first: a third value sends x0 and x1 as rarely as anything
+            # does.
             laws = [third, x1, x0, *mixes(x0, x1), *mixes(x1, third), *mixes(x0, third)]
             laws = [*(law + rest for law in laws), anything]
         p, q = x0 + rest, x1 + rest
@@ -143,6 +150,7 @@ def cap_pair(epsilon0: float, share: float) -> OutcomePair:
     # The density is gamma e^eps0 in the own cap and gamma elsewhere, so that it adds up to one:
     # gamma (share e^eps0 + 1 - share) = 1. The least density is the blanket, of mass gamma.
     gamma = 1.0 / (1.0 + share * gain)
+    # Two caps of a base measure of one; for k = 2 nothing is left, up to round-off.
     rest = max(0.0, 1.0 - 2.0 * share)
     high = gamma * share * math.exp(epsilon0)
     low = gamma * share
@@ -190,10 +198,13 @@ class MatrixRandomizer(FiniteRandomizer):
         """Largest log ratio between two inputs (infinite if one excludes a report)."""
         with np.errstate(divide="ignore"):
             logs = np.log(self.rows)
+        # A report that no input produces would give -inf - (-inf).
         possible = logs[:, np.any(self.rows > 0.0, axis=0)]
         return float(np.max(possible.max(axis=0) - possible.min(axis=0)))
 
     def pairs(self) -> tuple[OutcomePair, ...]:
+        # The largest measure below all rows: no other blanket has more mass (Su, Cheng, Wang
+        # 2025, Theorem 4).
         low = self.rows.min(axis=0)
         inputs = range(self.rows.shape[0])
         return distinct(
@@ -214,5 +225,7 @@ def distinct(pairs: Iterable[OutcomePair]) -> tuple[OutcomePair, ...]:
     """Drop pairs that differ only in the names of their outcomes."""
     found: dict[object, OutcomePair] = {}
     for pair in pairs:
+        # Pairs that differ in the names of outcomes have one curve, and each curve costs a
+        # transform. Of k-RR k (k - 1) ordered pairs are one.
         found.setdefault(pair.canonical(), pair)
     return tuple(found.values())

@@ -34,6 +34,8 @@ class _BitRandomizer(FiniteRandomizer):
     def pairs(self) -> tuple[OutcomePair, ...]:
         """Return the pair of x0 against x1."""
         (b, one, zero), gain = self._bits(), self.epsilon0
+        # Every bit is a one: then no input is at its less likely value. Its probability b^k
+        # vanishes in a large domain.
         inner = 0.0 if self.k is None else b**self.k
         # Bits of x0 and of x1: 10, 01, 00, 11 with a zero elsewhere, and all ones. An input
         # multiplies the density by `one` or `zero`, as its own bit is. So the least of all inputs
@@ -51,6 +53,9 @@ class _BitRandomizer(FiniteRandomizer):
         """Return the pairs in which all others hold a third input (unless there are two), x1, x0,
         or a mix of these two."""
         base, one, zero = self._bits()
+        # Bits a, b, c of x0, x1, and a third input are independent under the base measure. An
+        # input multiplies the density by the factor of its own bit, so the loss is log(one/zero)
+        # (a - b), and one/zero is e^eps0 for every kind below.
         factor, chance = (zero, one), (1.0 - base, base)
         rows = []
         for a, b, c in product((0, 1), repeat=3):
@@ -79,6 +84,8 @@ class BinaryLocalHashingDistribution(_BitRandomizer):
         require_epsilon0(self.epsilon0)
 
     def _bits(self) -> tuple[float, float, float]:
+        # A foreign bit is fair. The own one is right with probability e^eps0/(e^eps0 + 1), over
+        # 1/2.
         high = math.exp(self.epsilon0)
         return 0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0)
 
@@ -120,6 +127,8 @@ class RapporDistribution(_UnaryEncoding):
     name = "RAPPOR"
 
     def _bits(self) -> tuple[float, float, float]:
+        # Own bit: one with probability root/(root + 1), over b = 1/(root + 1) of a foreign one;
+        # zero with 1/(root + 1), over root/(root + 1).
         root = math.exp(0.5 * self.epsilon0)
         return 1.0 / (root + 1.0), root, 1.0 / root
 
@@ -131,6 +140,8 @@ class OptimizedUnaryEncodingDistribution(_UnaryEncoding):
     name = "OUE"
 
     def _bits(self) -> tuple[float, float, float]:
+        # Own bit: one with probability 1/2, over b = 1/(e^eps0 + 1) of a foreign one; zero with
+        # 1/2, over e^eps0/(e^eps0 + 1).
         high = math.exp(self.epsilon0)
         one = 0.5 * (high + 1.0)
         return 1.0 / (high + 1.0), one, one / high

@@ -34,10 +34,14 @@ class GaussianLaw:
 
     @property
     def _reach(self) -> float:
+        # E(L - upper)_+ is at most E e^(cW - c^2/2) over W > reach. That weight shifts W by c: it
+        # is Phi(c - reach), which is `tail`. The floor keeps the quantile finite.
         return self.c - float(ndtri(max(self.tail, 1e-300)))
 
     @property
     def lower(self) -> float:
+        # Below, the second exponential shifts W by -c. So moving the mass beneath up to `lower`
+        # adds at most e^eps Phi(-9), about e^eps 1e-19.
         return self._value(-(self.c + 9.0))
 
     @property
@@ -65,8 +69,13 @@ class GaussianLaw:
         x = np.where(t >= 0.0, larger, q / larger)
         y = np.where(t >= 0.0, q / larger, larger)
         w = np.log(x) / c + 0.5 * c
+        # E e^(cW - c^2/2) 1{W > w} = 1 - Phi(w - c) = phi(w - c) R(w - c), and phi(w - c) =
+        # phi(w) x. In the same way the second part is phi(w) y R(w + c), and t P(W > w) = phi(w)
+        # (x - y) R(w). Together: x [R(w - c) - R(w)] + y [R(w) - R(w + c)].
         density = np.exp(-0.5 * w * w - _LOG_ROOT_TWO_PI)
         step = np.full_like(w, c)
+        # Each side is used where w has its sign. The other one is evaluated at zero: Mills' ratio
+        # overflows far below zero.
         up = np.maximum(w, 0.0)
         down = np.maximum(-w, 0.0)
         above = density * (x * mills_drop(up - c, step) + y * mills_drop(up, step))

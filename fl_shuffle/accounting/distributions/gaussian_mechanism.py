@@ -143,6 +143,9 @@ def _newton_epsilon(delta: float, mu: float) -> float:
     fails."""
     log_delta = math.log(delta)
     # The profile is below its first term, Phi(mu/2 - eps/mu).
+    # So this is above the root. The logarithm of the profile is falling and concave in epsilon
+    # (it is an exponential convolved with a log-concave tail). So from there Newton's method
+    # comes down to the root from above.
     epsilon = mu * (0.5 * mu - float(ndtri(delta)))
     for _ in range(NEWTON_STEPS if mu > 0.0 else 0):
         start = epsilon / mu - 0.5 * mu

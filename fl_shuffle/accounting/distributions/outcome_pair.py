@@ -56,11 +56,17 @@ class OutcomePair:
                 raise InvalidValueError(name, total, "must be nonnegative and sum to one")
         with np.errstate(divide="ignore", invalid="ignore"):
             known = np.log(p_) - np.log(q_) if loss is None else np.asarray(loss, dtype=np.float64)
+        # Outcomes of the blanket alone stay: there L = 0, and they are a part of omega's mass.
         used = (p_ > 0.0) | (q_ > 0.0) | (low > 0.0)
         mass = math.fsum(low.tolist())
+        # The infimum of all inputs' distributions is gamma omega: its mass is gamma, its shape
+        # omega.
         omega = low / mass if mass > 0.0 else low
         both_zero = (p_ == 0.0) & (q_ == 0.0)
+        # log 0 - log 0 is NaN. Any finite loss does: with q = 0 it gives L = 0.
         known = np.where(both_zero, 0.0, known)
+        # A total above one is round-off. Where the others' distribution itself stands in place of
+        # the blanket, the caller gives a mass of one.
         gamma = min(mass, 1.0) if blanket_mass is None else blanket_mass
         return cls(p_[used], q_[used], omega[used], known[used], gamma)
 
@@ -76,6 +82,7 @@ class OutcomePair:
         finite = np.isfinite(loss)
         # p - e^eps q = e^eps q (e^(loss - eps) - 1).
         gain = np.expm1(np.where(finite, loss, 0.0) - epsilon)
+        # At a loss of +inf q is zero, so L = p/omega; at -inf p is zero, so L = -e^eps q/omega.
         values = np.where(finite, math.exp(epsilon) * (q / omega) * gain, p / omega)
         values = np.where(np.isneginf(loss), -math.exp(epsilon) * q / omega, values)
         return AtomicDistribution.of(values, omega)
@@ -83,6 +90,7 @@ class OutcomePair:
     def exposed(self, epsilon: float) -> float:
         """Return the divergence of the outcomes outside the blanket: sum over omega = 0 of (P -
         e^eps Q)_+."""
+        # No other client sends such a report in place of this one: seeing it excludes all others.
         bare = self.omega == 0.0
         return float(np.sum(np.maximum(self.p[bare] - math.exp(epsilon) * self.q[bare], 0.0)))
 
@@ -96,5 +104,8 @@ class OutcomePair:
 
     def canonical(self) -> tuple[tuple[str, ...], ...]:
         """Return a key that is equal for pairs that differ only in the names of their outcomes."""
+        # Sorted, so that a permutation of outcomes changes nothing. Twelve digits hide round-off
+        # of equal formulas: two pairs that differ by less than that have the same curve to that
+        # accuracy, and only one of them is evaluated.
         columns = zip(self.loss, self.omega, self.q, self.p, strict=True)
         return tuple(sorted(tuple(f"{x:.11e}" for x in column) for column in columns))

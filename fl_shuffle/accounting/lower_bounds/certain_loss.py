@@ -91,22 +91,34 @@ def recognition_epsilon(
     if not crowd.gaussian:
         return 0.0
     own = classes[index]
+    # One of the reports of the client's group is its own.
     others = crowd.counts.copy()
     if crowd.group_of[index] >= 0:
         others[crowd.group_of[index]] -= 1.0
     there = others > 0.0
+    # The client's mean at +C or `sensitivity` below it, another client's at -C_j: so far apart at
+    # least. Where they may meet, no order along u tells them apart.
     gap = own.radius + crowd.radius[there] - own.sensitivity
     if own.exposure == 0.0 or bool((gap <= 0.0).any()):
         return 0.0
+    # What is claimed is epsilon at delta + slack of the client's own pair: there its divergence
+    # exceeds delta by the slack. The mistakes may cost (1 + e^eps) T eta <= 2 e^eps T eta <=
+    # slack, and epsilon at delta is above that at delta + slack.
     mu = own.exposure * math.sqrt(rounds)
     slack = GIVEN_UP * delta
     allowed = math.log(slack) - gaussian_epsilon(delta, mu) - math.log(2.0 * rounds)
+    # The difference of two reports along u is normal; the widest noise of a group makes the
+    # largest tail.
     mistaken = others[there] * np.exp(log_ndtr(-gap / np.hypot(own.scale, crowd.most[there])))
     missed = 0.0
     if dimension is not None and dimension > 1:
         # Half of what is allowed for the client's own report being too long (Laurent, Massart).
+        # P(chi^2 > f + 2 sqrt(f x) + 2x) <= e^-x (Laurent, Massart 2000, Lemma 1) at e^-x =
+        # eta/2: tau^2 is sigma^2 times `reach`.
         depth, freedom = math.log(2.0) - allowed, dimension - 1.0
         reach = freedom + 2.0 * math.sqrt(freedom * depth) + 2.0 * depth
+        # Another client's report must be short as well: P(sigma_j^2 chi^2 <= tau^2), largest for
+        # the least noise of a group.
         mistaken *= gammainc(0.5 * freedom, 0.5 * reach * (own.scale / crowd.least[there]) ** 2)
         missed = 0.5 * math.exp(allowed)
     if missed + float(mistaken.sum()) > math.exp(allowed):
@@ -130,8 +142,10 @@ def certain_losses(
     Recognition is tried first; the likelihood ratio of the class that its own noise protects least,
     where that leaves room below `local`, its local epsilon.
     """
+    # Discrete reports are attacked as the continuous ones that the attacker makes of them.
     classes = classes.attacked
     exposure = classes.exposure
+    # For Gaussian noise mu sqrt(T) orders the clients; for others it is a guess at where to look.
     worst = max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)
     unknown = bool((classes.is_noise("user") | classes.is_noise("declared")).any())
     found, crowd = {}, Crowd.of(classes, counts)

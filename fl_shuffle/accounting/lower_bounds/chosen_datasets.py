@@ -55,12 +55,15 @@ def _brackets(
 def _bracket(case: Case, others: int, rate: float, epsilon: float) -> DeltaBound:
     if epsilon > MAX_EPSILON:
         return DeltaBound(0.0, 0.0)
+    # The same expression as an upper bound's (`bounds/blanket.py`), with the others' own
+    # distribution as a blanket of mass one: then it is the exact divergence.
     exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
     if law is None:
         return DeltaBound(exposed, ROUND_OFF * exposed)
     bound = hidden_delta(law, [(case.blanket_mass, others)], rate, epsilon, ERROR)
     # The distribution is rounded up by a few units in the last place where reports may be absent.
     lower = (bound.lower + exposed) * ROUND_DOWN
+    # The bracket's width, so that `lower` of the result is this lower end.
     return DeltaBound(bound.delta + exposed, max(bound.delta + exposed - lower, 0.0))
 
 
@@ -68,6 +71,7 @@ def _bracket(case: Case, others: int, rate: float, epsilon: float) -> DeltaBound
 def binary_lower_delta(epsilon0: float, n: int, epsilon: float) -> float:
     """Return a delta that binary randomized response certainly reaches: the others hold one
     value."""
+    # The others hold x1, as k = 2 has no third value.
     (first, *_) = KRandomizedResponse(epsilon0, 2).witness_cases()
     return _bracket(first, n - 1, 1.0, epsilon).lower
 
@@ -111,6 +115,7 @@ def lower_bound_epsilon(
     target = require_open_unit("delta", delta)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
     tolerance = min(SEARCH_LOG_TOLERANCE, ERROR)
+    # The largest over data sets: each search begins at the best epsilon so far.
     best, error = 0.0, 0.0
     for bracket in _brackets(randomizer, n, participation):
         curve = lru_cache(maxsize=None)(bracket)

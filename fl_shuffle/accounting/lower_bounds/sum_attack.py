@@ -48,11 +48,16 @@ def _certain(epsilon: float, mu: float, coarsest: float) -> float:
     `missed` is e^(allowed - epsilon).
     """
     allowed = np.array(SUM_ATTACK_LOG_MISSED)
+    # e^eps times `missed` is what enters the divergence, so that product is what is fixed.
     log_missed = allowed - epsilon
     moved = coarsest * (np.sqrt(0.5 * (math.log(2.0) - log_missed)) + ROUND_OFF)
+    # The best test of N(0, 1) against N(mu, 1) at e^eps rejects above mu/2 + eps/mu: its rates
+    # are Phi(mu/2 - eps/mu) and Phi(-mu/2 - eps/mu). Rounding may move the statistic by `moved`
+    # against the attacker in both.
     hit = ndtr(0.5 * mu - epsilon / mu - moved)
     # Above 1 nothing is left, however far.
     false = np.exp(np.minimum(epsilon + log_ndtr(-0.5 * mu - epsilon / mu + moved), 1.0))
+    # Both rates are off by `missed` at most: missed + e^eps missed, and round-off.
     error = np.exp(log_missed) + np.exp(allowed) + 1024.0 * UNIT * hit
     return float(np.max(hit - false - error))
 
@@ -65,6 +70,7 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
     """
     if mu <= 0.0 or coarsest > SUM_ATTACK_COARSEST or _certain(0.0, mu, coarsest) <= delta:
         return 0.0
+    # `_certain` is nowhere above the Gaussian profile, so it is no larger than delta there.
     exact = gaussian_epsilon(delta, mu)
     good, _ = bisected(lambda epsilon: _certain(epsilon, mu, coarsest) > delta, 0.0, exact, 1e-6)
     return good * (1.0 - INVERSE_ERROR)

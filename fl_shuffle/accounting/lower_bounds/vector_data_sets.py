@@ -11,8 +11,8 @@ ball can hide the client less: with 1e7 clients at local epsilon 4, one round at
 at least 0.00636 there, and 0.00547 on the line. No data set off the line is attacked here.
 
 A report matters through two independent parts: its coordinate along the line, and where noise
-scales differ the size of the rest. Both are cut into cells, the attacker's choice. The line has no
-length: all is in widths of the client's noise.
+scales differ the size of the rest. Both are cut into cells, the attacker's choice. Lengths
+are in units of the scale of the client's noise.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ATTACK_SIZE_CELL_ERROR = 1e-11
 
 @dataclass(frozen=True)
 class AttackedBatch:
-    """A shuffled batch as one client's attacker sees it, in widths of that client's noise.
+    """A shuffled batch as one client's attacker sees it, in units of that client's noise scale.
 
     Relation: one unit of the client is replaced, which moves its mean by `move`. `others` lists
     (how far their means may lie from the center, their noise scale, their number). `dimension` is

@@ -67,6 +67,7 @@ def to_dp_accounting(
     pair = law if isinstance(law, DominatingPair) else _pair_of(law, step)
     index, masses = pair.on_lattice(step)
     places, where = np.unique(index, return_inverse=True)
+    # Rounded up: sums of atoms lose digits, and the total may exceed one a little, which is safe.
     summed = np.bincount(where, masses, minlength=places.size) * ROUND_UP
     kept = summed > 0.0
     certain = min(1.0, pair.infinite * ROUND_UP)

@@ -102,12 +102,14 @@ def amplified_delta(
         relative_error = usual_error(law)
     tolerance = require_real("relative_error", relative_error, minimum=1e-9, maximum=0.5)
     classes = _merged(blanket)
+    # E(L)_+, the divergence without any other report: no shuffle exceeds it.
     local = float(law.stop_loss(np.zeros(1))[0]) * (1.0 + 16.0 * UNIT)
     if law.upper <= 0.0 or not classes or local <= 0.0:
         return DeltaBound(min(local, 1.0), min(local, 1.0) * 32.0 * UNIT)
     if local < NEGLIGIBLE_DELTA:
         # Squares of such losses underflow; the local value is as good as any.
         return DeltaBound(local, local)
+    # Three tenths of the tolerance for rounding L to atoms, and the rest for the sum over them.
     atoms, rounding, top = round_up_convex(law, classes, 0.3 * tolerance)
     rest = max(tolerance - 0.3 * tolerance * (rounding > 0.0), 0.3 * rounding)
     result = _certified_sum(atoms, classes, min(rest, 0.5))
@@ -144,6 +146,8 @@ def _certified_sum(
 
     Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
     """
+    # Every theta > 0 gives a bound. At the saddle point the phase is stationary, and the terms of
+    # the sum cancel least.
     theta = tilt_at_saddle_point(law, classes)
     tilted = TiltedDistribution.of(law, theta)
     counts = tilted_counts(classes, tilted.moment)
@@ -164,7 +168,11 @@ def _certified_sum(
     ratio = math.sqrt(0.4 * tolerance)
     coarse = False
     for attempt in range(12):
+        # The series is periodic; copies of the sum from beyond a period weigh no more than
+        # `target`.
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
+        # The kernel's smoothing, by Jensen upwards: E(S + V)_+ >= E S_+ with V of deviation sd.
+        # The excess is about theta^2 sd^2/2 of the sum, hence `ratio`.
         sd = ratio / theta
         cut = _cut(sd, theta, counts.total, 0.01 * tolerance * guess)
         nodes = cut / sd * period / (2.0 * math.pi)

@@ -42,6 +42,8 @@ class TiltedMoments:
         rise = np.expm1(exponent)
         value = float(law.probabilities @ growth)
         terms = law.values.size + 8.0
+        # The exponent theta v is off by a unit of itself, and so is e^(theta v) by |theta v|
+        # units.
         drift = float(law.probabilities @ (np.abs(exponent) * growth))
         return cls(
             value=value,
@@ -124,6 +126,7 @@ def tilt_at_saddle_point(law: AtomicDistribution, classes: Sequence[tuple[float,
     variance = share * float(probabilities @ (values / unit) ** 2)
     # For normal terms theta (mean + variance theta) = 2.
     guess = (-mean + math.sqrt(mean * mean + 8.0 * variance)) / (2.0 * variance) / unit
+    # The log of a moment is convex, so doubling and halving the guess bracket the only zero.
     low = high = guess
     while slope(low) > 0.0:
         low *= 0.5

@@ -26,6 +26,7 @@ def query_composition(query: BoundQuery) -> Composition:
             "sampling = 'once': the rounds share their sample of clients and have no composed "
             "distribution of privacy losses; ask for one epsilon or delta with bound"
         )
+    # Without a method in the query this also decides whose curve is composed.
     answer = bound(query)
     query = replace(query, method=answer.method)
     if answer.status is not Status.PROVEN:

@@ -32,8 +32,11 @@ def composed_rounds(query: BoundQuery, answer: Callable[[BoundQuery], Guarantee]
         return DeltaBound(found.delta, found.numerical_error)
 
     budgets = query.local_budgets
+    # Pure budgets: beyond the largest epsilon0 the curve is zero.
     end = max(budget.epsilon0 for budget in budgets)
     if any(budget.delta0 > 0.0 for budget in budgets):
+        # Budgets with a delta0 have no such end: the curve is followed to where hardly anything
+        # is left of it, and the rest counts as certain loss.
         far = answer(replace(query, rounds=1, epsilon=None, delta=EXPORT_SMALLEST_DELTA)).epsilon
         end = min(far, MAX_EPSILON) if math.isfinite(far) else end
     return compose_equal_rounds(at, end, query.rounds)

@@ -58,6 +58,8 @@ class FixedSampleCurve:
 
     def __call__(self, epsilon: float) -> DeltaBound:
         total = 0.0
+        # All numbers of a cell count at its least favorable ends: the composition of its smallest
+        # batch, r at its largest (docs/research/proofs, section 16, "Cells").
         for weight, low, high in self._cells:
             if weight <= SMALL_CELL * total:
                 total += weight  # no divergence is above one
@@ -68,6 +70,8 @@ class FixedSampleCurve:
             replaced = self._composed(low, moved=False)
             found = of_replaced * replaced.delta(at)
             found += of_moved * self._composed(low, moved=self._moved is not None).delta(at)
+            # Step 4, without A: what T rounds of this batch would cost if everybody knew who is
+            # in it, r times.
             total += weight * min(found, high / self._clients * replaced.delta(epsilon))
         # A client that is absent, with probability 1 - q, costs nothing.
         return DeltaBound(min(self._rate, total) * ROUND_UP, 0.0)
@@ -93,6 +97,8 @@ def fixed_sample_guarantee(
             "sampling = 'once' is stated for clients of one budget: give epsilon0 and clients in "
             "place of budgets, or leave sampling out (clients are then drawn in every round)"
         )
+    # One round of everybody: whether the method applies and what it assumes. Its number is not
+    # used.
     checked = answer(replace(query, participation=1.0, sampling="each-round", rounds=1))
     if checked.status is not Status.PROVEN:
         raise NotApplicableError(
@@ -122,6 +128,7 @@ def fixed_sample_curve(
     def of(**changed: Any) -> Callable[[int], Composition]:
         return lambda reports: composed_rounds(replace(whole, clients=reports, **changed), answer)
 
+    # With one record in a report, replacing the record replaces the report: both curves are one.
     several = query.unit == "record" and query.records > 1
     # A client in another one's place changes all records of a report.
     moved = of(**_client_unit(whole)) if several else None

@@ -55,6 +55,7 @@ def answer_to(
 ) -> Guarantee:
     """Return what the query's method says about the query's unit; `details` beside the query's
     own."""
+    # A pair has no numerical error of its own: `CurvePoint` fills in 0.
     epsilon, delta, error = CurvePoint(*point)
     if status is Status.PROVEN and delta < MIN_DELTA and not query.pure:
         # What is that small may have underflowed, and nobody's delta is 0 here.
@@ -83,6 +84,8 @@ def guarantee_from_curve(
     """Read the curve at the query's epsilon or delta, composed over its rounds."""
     if query.rounds > 1:
         again = "each round is shuffled afresh; parameters depend on public outputs only"
+        # The rounds are independent given the past, and the curve bounds each of them whatever
+        # the past was: pairs multiply (docs/research/proofs, section 6, step 5).
         point: Any = over_rounds(query, curve, local_epsilon)
         return answer_to(query, point, status, source, (*assumed(query), *assumptions, again))
     point = solve(
@@ -105,6 +108,8 @@ def over_rounds(
     """Return the answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of
     them."""
     whole = _composed(query, curve, local_epsilon)
+    # Pure rounds add up: from T epsilon0 on delta is zero, where a composed pair still counts
+    # what was cut off and rounded.
     most = query.rounds * local_epsilon if pure else math.inf
     return epsilon_and_delta(
         query,
@@ -134,6 +139,8 @@ def _composed(query: BoundQuery, curve: DeltaCurve, local_epsilon: float) -> Com
 
 def curve_key(query: BoundQuery) -> tuple[object, ...]:
     """Return all of a question but the point of its curve that it asks for."""
+    # All fields but these two decide the curve; leaving one out would mix the curves of two
+    # questions.
     names = settings_schema.settings_of(BoundQuery).keys() - {"epsilon", "delta"}
     return tuple(getattr(query, name) for name in sorted(names))
 

@@ -84,6 +84,7 @@ class Answers:
     def ask(self, questions: Iterable[Asked]) -> list[BoundOutcome]:
         """Return each question's answer, or the error in its place."""
         read = [_question(asked) for asked in questions]
+        # In the order of the questions, each once.
         distinct = dict.fromkeys(each for each in read if isinstance(each, BoundQuery))
         found = self._answered(_units(distinct))
         return [found[each] if isinstance(each, BoundQuery) else each for each in read]
@@ -95,6 +96,8 @@ class Answers:
         for unit in waiting:
             left -= 1
             done = len(units) - left - 1
+            # The mean of the units so far predicts the rest: about equal questions are the usual
+            # case.
             worth = not done or left * spent / done > WORTH_SECONDS
             if not serving and left and (self._helpers or (self._patience <= 0.0 and worth)):
                 serving = self._served(waiting, found, left)
@@ -164,6 +167,8 @@ def _units(questions: Iterable[BoundQuery]) -> list[Unit]:
     stands alone."""
     units: dict[object, Unit] = {}
     for question in questions:
+        # A composition costs far more than reading a point of it: two processes would both
+        # compute it.
         key = curve_key(question) if question.rounds > 1 else question
         units.setdefault(key, []).append(question)
     return list(units.values())
@@ -180,6 +185,7 @@ def _answer(question: BoundQuery) -> BoundOutcome:
 
 
 def _started() -> Popen[bytes]:
+    # One helper a core: threads of a library inside each would compete for the same cores.
     threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return Popen(
         [sys.executable, "-c", HELPER, json.dumps(sys.path)], stdin=subprocess.PIPE,

@@ -75,10 +75,13 @@ def bound(query: BoundQuery) -> Guarantee:
             "or lower, or participation = 1"
         )
     _require_release(query, method)
+    # The rounds then share one sample, so they must not be composed as independent ones.
     if query.drawn_once:
         return fixed_sample_guarantee(query, bound)
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1
+    # Another client's report may differ in all of its records, at `records` times epsilon0: the
+    # bound's premise, any two reports, would fail.
     if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:
         raise NotApplicableError(
             f"{query.method} takes epsilon0 for any two reports, here it is for one of "
@@ -92,6 +95,8 @@ def _smallest_proven(query: BoundQuery) -> Guarantee:
     """Raise `NotApplicableError` where no bound for the query is proven."""
     answers: dict[str, Guarantee | FlShuffleError] = {}
     best: Guarantee | None = None
+    # Once a good answer is there, a method that cannot beat it is ruled out by one point of its
+    # curve.
     for name, method in METHODS.items():
         if (
             not method.headline
@@ -134,6 +139,7 @@ def _costs_more(query: BoundQuery, name: str, best: Guarantee) -> bool:
 
     Its delta there is above the query's, and no curve rises. A search takes many points.
     """
+    # A point of a one-round curve is cheap. Over rounds it would cost the whole composition.
     if query.delta is None or query.rounds > 1 or not best.epsilon <= MAX_EPSILON:
         return False
     if METHODS[name].any_randomizer and _binary_loses(query, best.epsilon) > query.delta:

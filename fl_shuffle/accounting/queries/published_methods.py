@@ -49,6 +49,7 @@ LARGEST_EPSILON0 = 100.0
 
 def gdp_guarantee(query: BoundQuery) -> Guarantee:
     epsilon0, clients = published_batch(query)
+    # Gaussian DP composes by the root of the sum of squares.
     mu = chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
     point = epsilon_and_delta(
         query,
@@ -89,6 +90,7 @@ def erlingsson_guarantee(query: BoundQuery) -> Guarantee:
         lambda delta: erlingsson2019_epsilon(epsilon0, clients, delta),
         "Erlingsson et al. 2019 (SODA), Theorem 7",
     )
+    # Checked on the answer: the question may have given epsilon, and delta comes out.
     if answer.delta >= ERLINGSSON_DELTA:
         raise NotApplicableError(
             f"{query.method} needs delta < {ERLINGSSON_DELTA:g}, got {answer.delta:g}"
@@ -156,12 +158,14 @@ def echo_guarantee(query: BoundQuery) -> Guarantee:
     query.require_pure()
     budgets = query.local_budgets
     require_several(query, query.clients or 1)
+    # The sum divides by each epsilon0.
     smallest = min(budget.epsilon0 for budget in budgets)
     if smallest <= 0.0:
         raise NotApplicableError(f"{query.method} needs every epsilon0 above 0, got {smallest:g}")
     top = max(budget.epsilon0 for budget in budgets)
     answer = _closed_form(
         query,
+        # The largest local budget holds for everybody without any shuffle.
         lambda delta: min(top, echo_epsilon(budgets, delta)),
         "Liu et al. 2023 (Echo of Neighbors)",
     )

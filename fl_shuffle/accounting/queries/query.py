@@ -100,6 +100,7 @@ def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
     except ValueError:
         raise InvalidValueError("profile", f"gdp:{mu}", "must be gdp: and a number") from None
     require_real("profile gdp", shift, minimum=0.0, exclusive_minimum=True, maximum=5.0)
+    # Below 1e-30 the profile is left at its last value, which is above it.
     end = gaussian_epsilon(1e-30, shift)
     grid = [end * step / QUERY_PROFILE_POINTS for step in range(QUERY_PROFILE_POINTS + 1)]
     return tuple((epsilon, gaussian_delta(epsilon, shift)) for epsilon in grid)
@@ -164,6 +165,7 @@ def _matrix(value: object) -> tuple[tuple[float, ...], ...]:
         raise InvalidValueError("matrix", value, "must have rows of one length, two or more")
     from fl_shuffle.accounting.distributions.finite import MatrixRandomizer
 
+    # One place decides what a randomizer is.
     MatrixRandomizer(found)  # raises for what is no distribution
     return found
 
@@ -287,6 +289,8 @@ class BoundQuery:
                 raise InvalidValueError(
                     "profile", self.profile, "must not be given beside epsilon0 or budgets"
                 )
+            # The pair of the smallest delta is the one that methods of a single pair can use; the
+            # bound of the whole profile is `profile`.
             self._set("epsilon0", smallest[0])
             self._set("delta0", smallest[1])
         self._check_clients()
@@ -331,6 +335,8 @@ class BoundQuery:
                 )  # fmt: skip
         found = read_composition(text, self.epsilon0, self.k)
         local = found.local_epsilon
+        # A text with all parameters was written by a query before (`replace` reads it again):
+        # then epsilon0 is what its parts have.
         if text == found.text and self.epsilon0 not in (None, local):
             raise InvalidValueError(
                 "epsilon0",
@@ -358,6 +364,7 @@ class BoundQuery:
                     "clients", self.clients, f"must be {count}, the number of personal budgets"
                 )
             if len(merged) == 1:
+                # One budget for all: methods for a common budget apply.
                 self._set("epsilon0", merged[0].epsilon0)
                 self._set("delta0", merged[0].delta0)
         if self.epsilon0 is None and self.sigma is None and not self.budgets:
@@ -403,6 +410,7 @@ class BoundQuery:
     @property
     def pure(self) -> bool:
         """Whether a report has a finite epsilon at delta 0."""
+        # Of several statements one with delta 0 is enough; of several clients all need one.
         smallest = min((pair[1] for pair in self.pairs), default=self.delta0)
         if self.budgets:
             smallest = max(budget.delta0 for budget in self.classes)
@@ -487,6 +495,7 @@ def make_randomizer(query: BoundQuery, epsilon0: float) -> AccountedRandomizer:
             f"{query.method} needs a pure randomizer; for Gaussian noise use vector, or profile "
             "and gspa with delta0"
         )
+    # The text carries each part's epsilon0, so the argument does not matter here.
     if query.randomizer.startswith(COMPOSED):
         from fl_shuffle.accounting.distributions.composed import read_composition
 

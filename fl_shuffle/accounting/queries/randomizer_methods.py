@@ -50,6 +50,7 @@ def blanket_guarantee(query: BoundQuery) -> Guarantee:
     epsilon0, _, clients = query.local
     randomizer, share = make_randomizer(query, epsilon0), query.participation
     source, assumptions = randomizer.source, randomizer.assumptions
+    # Rounds are composed from the whole curve; one round needs it at one point only.
     if query.rounds > 1:
         curve = blanket_curve(randomizer, clients, participation=share)
         local = randomizer.local_epsilon
@@ -81,7 +82,10 @@ def _personal_blanket(query: BoundQuery) -> Guarantee:
     largest = make_randomizer(query, max(query.classes).epsilon0)
     curve = worst_client_curve(
         query.classes,
+        # The shared blankets' pairs are symmetric: the first case is the only one.
         lambda epsilon0: make_randomizer(query, epsilon0).cases()[0].law,  # type: ignore[arg-type, return-value]
+        # The blanket's shape is common, so its mass in another client's report depends on that
+        # client's budget alone.
         lambda own, other: make_randomizer(query, other.epsilon0).cases()[0].blanket_mass,
         participation=query.participation,
     )
@@ -147,6 +151,7 @@ def _profile_of(query: BoundQuery) -> LocalProfile:
     if query.profile:
         return profiles.points(query.pairs)
     epsilon0, delta0, _ = query.local
+    # With an epsilon0 of 0 only certain loss is left, delta0, and no shuffle hides that.
     if not 0.0 < epsilon0 <= PROFILE_MAX_EPSILON:
         raise NotApplicableError(
             f"profile needs 0 < epsilon0 <= {PROFILE_MAX_EPSILON:g}, got {epsilon0:g}"
@@ -167,6 +172,7 @@ def profile_guarantee(query: BoundQuery) -> Guarantee:
     if query.rounds == 1:
         epsilon, delta = epsilon_and_delta(query, curve.epsilon, curve.delta)
     else:
+        # h(top) = 0: no report gives its input away, and a round's loss is at most log(top).
         pure = profile.beyond == 0.0
         epsilon, delta = over_rounds(query, curve, math.log(profile.top), pure=pure)
     epsilon, delta = _not_above_composed(query, epsilon, delta)
@@ -178,6 +184,8 @@ def _not_above_composed(query: BoundQuery, epsilon: float, delta: float) -> tupl
     """Return the answer, or what the stated pairs add up to over the rounds where that is
     smaller."""
     pairs = query.pairs or (query.local[:2],)
+    # Basic composition of a client's own reports: (T epsilon, T delta). Shuffling is
+    # post-processing of them. The products are rounded up.
     times = query.rounds * (ROUND_UP if query.rounds > 1 else 1.0)
     sums = [(times * one, times * two) for one, two in pairs]
     if query.delta is not None:
@@ -194,6 +202,7 @@ PROFILE = Method(
 
 
 def gspa_guarantee(query: BoundQuery) -> Guarantee:
+    # mu is the parameter of all rounds already.
     mu = gspa_mu(query.local_budgets, rounds=query.rounds)
     point = epsilon_and_delta(
         query,

@@ -111,10 +111,12 @@ def _converted(query: BoundQuery, bound: _Bound) -> Guarantee:
     rounds = query.rounds
 
     def total(order: float) -> float:
+        # Renyi divergences of one order add up over rounds; orders must not be mixed.
         return rounds * bound.divergence(order)
 
     if query.delta is not None:
         delta = query.delta
+        # Every order gives a bound, so the one with the smallest answer may be looked for.
         order = _chosen_order(query, bound, lambda each: rdp_epsilon(each, total(each), delta))
         epsilon = rdp_epsilon(order, total(order), delta) * ROUND_UP
     else:
@@ -213,6 +215,8 @@ def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
     """Return what binary randomized response certainly loses, by its Renyi divergence."""
     epsilon0, clients = published_batch(query)
     require_one_round(query)
+    # For no randomizer: binary randomized response is one of that budget, so no bound on all of
+    # them can be smaller.
     if query.matrix or query.randomizer not in (None, "krr") or (query.k or 2) != 2:
         raise NotApplicableError(
             f"{query.method} is reached by binary randomized response: it needs randomizer = krr "
@@ -227,6 +231,7 @@ def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
         return reached_epsilon(epsilon0, order, found, delta)
 
     bound = _Bound(reached, Status.LOWER_BOUND, "", (), whole=True)
+    # A lower bound at every order: here the largest is looked for.
     order = _chosen_order(query, bound, lambda each: -reached(each))
     return answer_to(
         query,

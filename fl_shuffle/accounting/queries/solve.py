@@ -55,6 +55,7 @@ def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]
     delta = require_real("delta", delta, minimum=LEAST_DELTA, maximum=1.0, exclusive_maximum=True)
     spec = settings_schema.settings_of(BoundQuery)[name]
     whole = spec.kind.startswith("int")
+    # Zero has no logarithm, and the search is in logarithms.
     least = 1.0 if whole else max(spec.least or 0.0, SMALLEST)
     most = min(spec.most or LARGEST, LARGEST)
     if name == "assumed_honest":
@@ -80,6 +81,9 @@ def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]
                 refusals.append(error)
                 return -1.0
         if method is None and answers[value].delta < 1.0:
+            # The method is fixed at the first answer that says anything: the smallest proven one
+            # may change with the value, and a search over a mixture of curves need not be
+            # monotone.
             method = answers[value].method
         return _coordinate(answers[value].delta) - _coordinate(delta)
 
@@ -126,12 +130,15 @@ def _nearest_kept(
 
 
 def _coordinate(delta: float) -> float:
+    # Tails fall like e^(-z^2/2): in z the curve is nearly a straight line.
     return math.sqrt(max(-math.log(max(delta, LEAST_DELTA)), 0.0))
 
 
 def _guess(query: BoundQuery, name: str, delta: float) -> float:
     """Return where to begin: near what sums of Gaussian reports would need."""
     epsilon = max(query.epsilon or 0.0, 1e-3)
+    # A sum of n reports over T rounds has mu = sensitivity sqrt(T)/(sigma sqrt(n)): solved for
+    # what is asked.
     mu = gaussian_mu(epsilon, delta)
     sensitivity = 2.0 / (query.records if query.unit == "record" else 1)
     clients, rounds = query.clients or 1, query.rounds
@@ -143,6 +150,8 @@ def _guess(query: BoundQuery, name: str, delta: float) -> float:
         if query.sigma is not None:
             return (sensitivity / (query.sigma * mu)) ** 2 * rounds
         local = min(query.epsilon0 or 1.0, 20.0)
+        # Shuffled reports of a local budget: epsilon is of the order of sqrt(e^epsilon0
+        # log(1/delta)/n).
         return 4.0 * rounds * math.exp(local) * math.log(1.0 / delta) / max(epsilon, 1e-2) ** 2
     if name == "rounds" and query.sigma is not None:
         return clients * (query.sigma * mu / sensitivity) ** 2

@@ -35,8 +35,10 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
     """
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     table, counts, honest = _sum_of(query, classes)
+    # Section 14: mu^2 of independent rounds add up.
     squares = query.rounds * table.cost(counts, honest)[0]
     curves = [table.curve(index, mu, query.rounds) for index, mu in enumerate(squares.tolist())]
+    # For the shuffled reports, too, those that are not honest hide nobody.
     library, lost = RoundLibrary(), int(counts.sum()) - honest
     # Of Gaussian reports the sum never costs more than the reports.
     spent: list[Spent] = [
@@ -45,6 +47,8 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
     ]
 
     def epsilon_at(delta: float) -> float:
+        # The smaller of two proven numbers for each class, and the largest class: a maximum of
+        # minima.
         own = [curve.epsilon(delta) for curve in curves]
         seen = [library.epsilon(history, delta) for history in spent] or own
         return max(map(min, own, seen))
@@ -88,6 +92,7 @@ def _sum_of(query: BoundQuery, classes: list[ClientClass]) -> tuple[SumTable, Co
 
 def _add_remove(query: BoundQuery, epsilon_at: Callable[[float], float]) -> dict[str, float]:
     """Return the answer's epsilon in the other relation, where it applies."""
+    # The conversion goes through mu, which only Gaussian sums have.
     if query.delta is None or query.randomizer != "gaussian":
         return {}
     found = add_remove_epsilon(epsilon_at(query.delta), query.delta)

@@ -39,6 +39,7 @@ def vector_guarantee(query: BoundQuery) -> Guarantee:
     """
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     library = RoundLibrary()
+    # Each class is tried as the exposed one: its curve is over the others that share its noise.
     views = batches(query, classes)
     histories: list[Spent] = [{view: query.rounds} for view in views]
     numbers = epsilon_and_delta(
@@ -137,6 +138,7 @@ def sum_test(query: BoundQuery, classes: list[ClientClass]) -> SumTest:
         return SumTest(0.0, table.coarsest)
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
     honest = honest_reports(query.assumed_honest, int(counts.sum()))
+    # mu^2 of one sum; those of rounds add up, and the test weighs all sums.
     squares = table.cost(counts, honest)[1]
     return SumTest(math.sqrt(query.rounds * float(squares.max())), table.coarsest)
 
@@ -174,9 +176,12 @@ def report_classes(query: BoundQuery, instead: str) -> list[ClientClass]:
             f"{query.method} is the bound for vector reports (randomizer gaussian or laplace); "
             + instead
         )
+    # Means in a ball of radius 1: a whole client moves by its diameter, one of B averaged records
+    # by 2/B (docs/research/proofs, section 0).
     sensitivity = 2.0 if query.unit == "client" else 2.0 / query.records
     if query.sigma is not None:
         count = query.clients or 1
+        # The move, up to 2, in noise standard deviations.
         if query.sigma * MAX_RATIO < 2.0:
             raise InvalidValueError(
                 "sigma", query.sigma, "is too small beside the reports to hide anything"
@@ -200,6 +205,7 @@ def _report_class(query: BoundQuery, budget: LocalBudget, sensitivity: float) ->
     if query.randomizer == "laplace":
         if budget.delta0 > 0.0:
             raise InvalidValueError("delta0", budget.delta0, "must be 0 for Laplace noise")
+        # One report is (sensitivity/b)-DP in l1: pure, whatever the dimension.
         scale = sensitivity / budget.epsilon0
     else:
         if budget.delta0 <= 0.0:

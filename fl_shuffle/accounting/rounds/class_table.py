@@ -47,12 +47,16 @@ class ClassTable(Sequence[ClientClass]):
         for name in (*COLUMNS, "records"):
             if getattr(self, name).shape != self.noise.shape:
                 raise InvalidValueError(name, getattr(self, name).shape, "one number per class")
+        # All rows at once: a run may have a million. `__getitem__` then builds the first row that
+        # is refused, for its message.
         with np.errstate(invalid="ignore"):
             bare = self.is_noise(NO_NOISE)
             good = (self.scale > 0.0) | (self.scale == 0.0) & (self.is_noise("user") | bare)
             for name in COLUMNS:
                 values = getattr(self, name)
                 good &= np.isfinite(values) & (values >= 0.0) | bare & (name == "epsilon0")
+            # Without noise epsilon0 has to be infinite, as `ClientClass` demands; `<=` of masks
+            # is an implication.
             good &= bare <= np.isinf(self.epsilon0)
             good &= self.delta0 <= 1.0
             good &= self.scale >= LEAST_STEPS * self.step
@@ -109,18 +113,23 @@ class ClassTable(Sequence[ClientClass]):
     @cached_property
     def exposure(self) -> Vector:
         """`ClientClass.exposure` of each class."""
+        # No move in noise standard deviations is known of these: the local budget takes its
+        # place.
         user = self.is_noise("user") | self.is_noise(NO_NOISE)
         return np.where(user, self.epsilon0, self.move / np.where(user, 1.0, self.hiding_scale))
 
     @property
     def move(self) -> Vector:
         """How far replacing one unit moves a mean of each class [classes]."""
+        # Two means lie in one ball, so no unit moves a mean by more than its diameter.
         return np.minimum(self.sensitivity, 2.0 * self.radius)
 
     @cached_property
     def step(self) -> Vector:
         """`ClientClass.step` of each class."""
         steps, discrete = np.zeros(len(self)), self.is_noise(DISCRETE_GAUSSIAN)
+        # Of continuous noise the step is a matter of the sum's account (`SumTable.grid`):
+        # shuffled reports of one scale share a grid.
         steps[discrete] = grid_steps(self.scale[discrete], self.radius[discrete])
         return steps
 
@@ -146,6 +155,8 @@ class ClassTable(Sequence[ClientClass]):
         radius, sensitivity = self.radius.copy(), self.sensitivity.copy()
         noise[discrete] = NOISE_KINDS.index("gaussian")
         scale[discrete] = revealing_scale(scale[discrete], step)
+        # Rounded down to whole steps, on which the means lie: an attack may claim only what data
+        # reach (docs/research/proofs, section 14, "From below").
         for lengths in (radius, sensitivity):
             lengths[discrete] = np.floor(lengths[discrete] / step) * step
         return replace(self, noise=noise, scale=scale, radius=radius, sensitivity=sensitivity)
@@ -154,6 +165,7 @@ class ClassTable(Sequence[ClientClass]):
 def largest_of_classes(values: NDArray[Any], class_of: NDArray[np.int64], size: int) -> Any:
     """Return the largest of the clients' `values` [n] >= 0 in each class [size]; 0 for an empty
     one."""
+    # One class is the usual case, and a plain maximum is faster than an indexed one.
     if size == 1:
         return values.max(initial=0, keepdims=True)
     largest = np.zeros(size, dtype=values.dtype)
@@ -170,10 +182,12 @@ class DistinctRows(NamedTuple):
 
 def distinct_rows(*columns: NDArray[Any]) -> DistinctRows:
     """Return the distinct rows of columns [n] of numbers, in lexicographic order."""
+    # Constant columns do not tell rows apart, and each column costs a part of the sort.
     varying = [values for values in columns if values.size and bool((values != values[0]).any())]
     if not varying:
         size = columns[0].size
         return DistinctRows(np.zeros(min(1, size), np.int64), np.zeros(size, np.int64))
+    # `lexsort` takes its last key first.
     order = np.lexsort(varying[::-1])
     new = np.zeros(order.size, dtype=bool)
     new[0] = True

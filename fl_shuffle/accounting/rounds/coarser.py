@@ -66,6 +66,7 @@ def coarser(batch: AnyRound, whole: AnyRound) -> AnyRound:
     others = batch.anonymity - 1
     if not isinstance(whole, ShuffledRound) or others <= ROUND_EXACT_REPORTS or batch == whole:
         return batch
+    # One list of radii for both: counts within them are compared elementwise.
     radii = np.array(sorted({radius for radius, _ in (*batch.others, *whole.others)}))
     here, there = _within(batch, radii), _within(whole, radii)
     cost = _Cost(batch, radii)
@@ -168,6 +169,8 @@ class _Cost:
         counts = np.diff(within, prepend=0.0)
         if not self._gaussian:
             # Two theorems: convex order, all others at the widest; blankets, each by its own mass.
+            # The expected number of blanket reports: each other draws from the blanket with mass
+            # e^-radius.
             blanket = 1.0 + float(counts @ self._masses)
             widest = np.sqrt(self._variances[0] / numbers).min()
             return np.array([widest, 1.0 / math.sqrt(blanket)])

@@ -91,6 +91,7 @@ def shuffled_pair(curve: OneRoundCurve, *, per_sd: float = ROUND_NODES_PER_SD) -
     mu = curve.predicted_mu
     # Powers of two: batches that are much alike share their points, and so the work; and all points
     # lie on the composition's grid, which then loses nothing.
+    # About `per_sd` points to a standard deviation mu of the loss.
     finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
     thin_after = max(1, round(ROUND_THIN_SHARE * per_sd))
     thinned = 0

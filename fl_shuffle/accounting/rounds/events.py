@@ -50,6 +50,8 @@ class Column:
     @property
     def worst(self) -> float | None:
         """Epsilon of the most exposed client; None where the column does not apply."""
+        # Not every class is listed then, so the largest listed one need not be the largest of
+        # all.
         if self.overall is not None:
             return self.overall
         return max(self.epsilon.values()) if self.epsilon else None
@@ -109,6 +111,7 @@ class Spend:
         """The proven number that matches what is released, for the most exposed client."""
         column = self.columns.get(self.headline_column)
         worst = None if column is None else column.worst
+        # Without a number nothing is promised: that is an infinite epsilon, and never zero.
         return math.inf if worst is None else worst
 
     @property

@@ -47,17 +47,22 @@ def local_epsilon(law: LocalMechanism, rounds: int, delta: float) -> float:
 
     Gaussian noise: mu sqrt(T), exact conversion (Dong, Roth, Su 2022). Laplace noise: the exact
     T-fold composition of the worst pair. A randomizer without a known distribution: the same for
-    the worst pair within the declared (epsilon0, delta0), infinite where `rounds` delta0 exceeds
-    `delta`.
+    the worst pair within the declared (epsilon0, delta0), infinite where the probability that some
+    report gives its input away, 1 - (1 - delta0)^rounds, exceeds `delta`.
     """
     noise, exposure, delta0 = law
     if rounds == 0:
         return 0.0
     if noise == "gaussian":
+        # Losses N(mu^2/2, mu^2) of independent reports add up to one with T mu^2 (section 1).
         return gaussian_epsilon(delta, exposure * math.sqrt(rounds))
     if noise == "laplace":
         return laplace_epsilon(delta, exposure, rounds)
+    # Loss is at most epsilon0 a report, but for the reports that give their input away.
     pure = exposure * rounds
+    # At epsilon = `pure` only certain loss is left, 1 - (1 - delta0)^T. If that alone exceeds
+    # delta, no epsilon is enough. T delta0, which is no smaller, decides. One report costs what
+    # it declares.
     if rounds == 1 or pure == 0.0 or declared_delta(exposure, delta0, rounds, pure) > delta:
         return pure if delta0 * rounds <= delta else math.inf
     return bisected(
@@ -72,6 +77,7 @@ def local_delta(law: LocalMechanism, rounds: int, epsilon: ArrayLike) -> Vector:
     if law.noise == "laplace":
         return laplace_delta(epsilon, law.exposure, rounds)
     at = np.asarray(epsilon, dtype=np.float64)
+    # One epsilon at a time: the sum over T + 1 losses is an array already.
     found = [declared_delta(law.exposure, law.delta0, rounds, each) for each in at.ravel().tolist()]
     return np.reshape(np.array(found), at.shape)
 
@@ -91,6 +97,7 @@ def own_pair(law: LocalMechanism) -> DominatingPair | None:
         return DominatingPair.from_curve(grid, gaussian_profile(grid, exposure))
     if exposure == 0.0:
         return DominatingPair.from_curve([0.0], [delta0])
+    # Two points decide: the worst pair's curve is linear in e^epsilon between 0 and epsilon0.
     at_zero = profiles.approximate(exposure, delta0).local_delta(0.0)
     return DominatingPair.from_curve([0.0, exposure], [at_zero, delta0])
 
@@ -103,11 +110,14 @@ def declared_delta(epsilon0: float, delta0: float, rounds: int, epsilon: float) 
     """
     # The worst report gives its input away with probability delta0, and is randomized response
     # else: of `rounds` of the latter the loss is (2 ups - rounds) epsilon0.
+    # 1 - (1 - delta0)^T: the probability that some report gives its input away.
     certain = -math.expm1(rounds * math.log1p(-delta0)) if delta0 < 1.0 else 1.0
     ups = np.arange(rounds + 1)
+    # log of binom(T, ups) p^ups (1 - p)^(T - ups) with p = e^eps0/(1 + e^eps0).
     logs = gammaln(rounds + 1.0) - gammaln(ups + 1.0) - gammaln(rounds - ups + 1.0)
     logs += ups * log_expit(epsilon0) + (rounds - ups) * log_expit(-epsilon0)
     above = epsilon - (2.0 * ups - rounds) * epsilon0
+    # E(1 - e^(eps - loss))_+, section 6, step 6.
     gains = float(np.sum(np.exp(logs) * -np.expm1(np.minimum(above, 0.0))))
     return min(1.0, (certain + (1.0 - certain) * gains) * DECLARED_INFLATION)
 
@@ -121,6 +131,7 @@ def accounted_locally(classes: ClassTable) -> ClassTable:
     Gaussian noise needs none: its rounds are a closed formula.
     """
     laplace, user = classes.is_noise("laplace"), classes.is_noise("user")
+    # A ladder for each kind: their largest values have nothing to do with each other.
     exposure, epsilon0 = _ladder(classes.exposure[laplace]), _ladder(classes.epsilon0[user])
     if exposure is None and epsilon0 is None:
         return classes
@@ -128,6 +139,8 @@ def accounted_locally(classes: ClassTable) -> ClassTable:
                       epsilon0=classes.epsilon0.copy())  # fmt: skip
     if exposure is not None:
         move = np.minimum(classes.sensitivity, 2.0 * classes.radius)[laplace]
+        # `exposure` is min(sensitivity, 2 radius)/scale: both have to be raised for it to grow.
+        # The product with the scale is rounded, so the move itself is the least.
         changed.sensitivity[laplace] = np.maximum(exposure * classes.scale[laplace], move)
         # A move counts as at most twice the radius.
         np.maximum(changed.radius, 0.5 * changed.sensitivity, out=changed.radius, where=laplace)
@@ -143,6 +156,7 @@ def _ladder(values: Vector) -> Vector | None:
     largest, step = float(values.max()), math.log1p(LOCAL_LADDER)
     # What is almost nothing beside the largest may be raised by more.
     at_least = np.maximum(values, largest * math.exp(-step * LOCAL_RUNGS))
+    # Down to a whole number of steps below the largest: a value is raised by at most one step.
     rungs = np.floor(np.log(largest / at_least) / step)
     # Round-off of a logarithm must not lower anybody.
     return np.maximum(largest * np.exp(-step * rungs), at_least)
@@ -162,6 +176,7 @@ def local_epsilons(
     values[gaussian] = gaussian_epsilons(delta, mu)
     rest = np.flatnonzero(~gaussian)
     if rest.size:
+        # Each distinct pair of a distribution and a number of rounds costs a convolution once.
         alike = distinct_rows(_local_laws(table)[class_of[rest]], rounds[rest])
         found = [
             local_epsilon(table[int(class_of[client])].law, int(rounds[client]), delta)
@@ -198,6 +213,7 @@ def worst_local_epsilons(
     gaussian = _gaussian(table)[class_of]
     mu = np.zeros(groups)
     exposure = table.exposure[class_of[gaussian]]
+    # Epsilon grows with mu: the largest mu of a group is converted, and nobody else's.
     np.maximum.at(mu, group_of[gaussian], exposure * np.sqrt(rounds[gaussian]))
     worst = gaussian_epsilons(delta, mu)
     rest = np.flatnonzero(~gaussian)

@@ -29,6 +29,7 @@ class ParticipationHistory:
     ) -> ParticipationHistory:
         """Return one more round: every present client of class c (in `types`) met `types[c]`, this
         number of times."""
+        # A round in which no group gets credit: every history stays as it is.
         if not types:
             return self
         if len(self.distinct) == 1 and 0 in types and present.all() and not class_of.any():
@@ -39,6 +40,8 @@ class ParticipationHistory:
         taking = present & np.isin(class_of, list(types))
         if not taking.any():
             return self
+        # One number for each (history, class): clients with equal numbers have equal histories
+        # after the round as well.
         keys = self.group_of * width + class_of
         # Absent clients keep their history: give them keys that no taking client has.
         keys = np.where(taking, keys, -1 - self.group_of)
@@ -51,6 +54,8 @@ class ParticipationHistory:
             if key >= 0:
                 kind = types[key % width]
                 spent[kind] = spent.get(kind, 0) + times
+            # Different pasts may lead to one history: these are joined, or their number could
+            # double with every round that some clients miss.
             name = frozenset(spent.items())
             if name not in found:
                 found[name] = len(spents)

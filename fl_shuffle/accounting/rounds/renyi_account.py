@@ -66,6 +66,8 @@ def counted_reports(reports: int, whole: int) -> int:
     """
     if reports <= ROUND_EXACT_REPORTS or reports == whole:
         return reports
+    # The divergence is about proportional to 1/reports: leaving out a share of them costs that
+    # share of it.
     unit: int = 2 ** math.floor(math.log2(max(math.sqrt(reports), 0.01 * reports)))
     return unit * (reports // unit)
 
@@ -89,6 +91,7 @@ class Premise:
         `present` [classes]."""
         laplace, user = classes.is_noise("laplace"), classes.is_noise("user")
         pure = laplace | (user & (classes.delta0 == 0.0))
+        # Of Laplace noise the move over the scale; of a declared budget epsilon0 itself.
         budget = classes.exposure
         if not pure[present].all():
             return cls(budget, reason=NOT_PURE)
@@ -109,6 +112,8 @@ class Premise:
         reach = 2.0 * classes.radius / classes.scale
         if not (reach[present].max() <= budget[present].max() * (1.0 + SAME)):
             return cls(budget, note=OF_SEVERAL_RECORDS)
+        # Each class counts by how far any two of its means may be apart. For a class of smaller
+        # balls than the largest ones this may be more than one record moves a mean.
         return cls(np.maximum(reach, budget), Status.PROVEN)
 
 
@@ -155,6 +160,7 @@ class RenyiAccount:
         if self.premise.reason is not None or not arrived:
             return self
         honest = max(1, honest_reports(self.assumed_honest, arrived) - unusable)
+        # The theorem has one epsilon0 for all: the largest one that arrived.
         largest = float(self.premise.epsilon0[self.class_of[present]].max())
         batch = PureRound(largest, counted_reports(honest, self.everybody))
         batches, counts = self.batches, self.counts
@@ -162,13 +168,16 @@ class RenyiAccount:
             batches = (*batches, batch)
             counts = np.pad(counts, ((0, 0), (0, 1)))
         place = batches.index(batch)
+        # Everybody was there: every history grows by the same batch, and no two become distinct.
         if arrived == len(present):
             counts = counts.copy()
             counts[:, place] += times
             return replace(self, batches=batches, counts=counts)
+        # Each history splits into those who were there and those who were not.
         keys, inverse = np.unique(2 * self.group_of + present, return_inverse=True)
         counts = counts[keys // 2]
         counts[:, place] += times * (keys % 2)
+        # Histories that have become equal are joined again.
         rows = distinct_rows(*counts.T)
         group_of = rows.inverse[inverse.reshape(-1)]
         return replace(self, batches=batches, counts=counts[rows.first], group_of=group_of)
@@ -199,6 +208,7 @@ class RenyiAccount:
         counts = self.counts if groups is None else self.counts[groups]
         epsilon0 = np.array([batch.epsilon0 for batch in self.batches])
         pure, worst = counts @ epsilon0, 0.0
+        # The largest sum of local budgets is a good first guess of the most exposed history.
         at = int(np.argmax(pure))
         while pure.size:
             found = rounds_epsilon(self._rounds(counts[at]), delta)
@@ -208,6 +218,8 @@ class RenyiAccount:
             # Who has no larger divergence at that order costs no more than this client's
             # conversion; and nobody costs more than its own noise allows.
             capped = found.epsilon >= pure_epsilon(self._rounds(counts[at]))
+            # A client whose local budgets add up to no more than the largest epsilon so far
+            # cannot exceed it.
             left = (pure > worst) & (capped | (spent > spent[at]))
             left[at] = False
             counts, pure, spent = counts[left], pure[left], spent[left]

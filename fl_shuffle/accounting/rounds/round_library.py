@@ -67,6 +67,7 @@ class RoundLibrary:
         """Return the dominating pair of one round of `kind`; None if its losses are too large for
         one."""
         if kind not in self._pairs:
+            # Without credit the curve is the local one, whose pair needs no search.
             credit = curve_of(kind).credit
             self._pairs[kind] = _certified_pair(kind) if credit else own_pair(kind.law)
         return self._pairs[kind]
@@ -77,6 +78,8 @@ class RoundLibrary:
         Of several kinds of noise in one history: equal shares of delta, plain addition.
         """
         laws = _own_laws(spent)
+        # Basic composition of the kinds: epsilons and deltas add up. Within a kind the
+        # composition is exact.
         shares = delta / max(1, len(laws))
         return math.fsum(local_epsilon(law, times, shares) for law, times in laws.items())
 
@@ -85,6 +88,8 @@ class RoundLibrary:
         parts = []
         for kind, times in spent.items():
             pair = self.pair(kind)
+            # One round without a pair bounds nothing, so neither does the product: the local
+            # number stands.
             if pair is None:
                 return None
             parts.append((pair, times))
@@ -93,6 +98,7 @@ class RoundLibrary:
     def epsilon(self, spent: Spent, delta: float) -> float:
         """Return the smallest proven epsilon at `delta` of a client with this history; rounded
         up."""
+        # The order of rounds does not matter: the losses of a product add up (section 6, step 6).
         key = (frozenset(spent.items()), delta)
         if key not in self._epsilons:
             best = self.local_epsilon(spent, delta)
@@ -103,6 +109,8 @@ class RoundLibrary:
             elif curve_of(single).credit:
                 # The curve itself, at the target alone.
                 best = min(best, _alone_epsilon(SingleRound(single, delta)))
+            # Emptied as a whole: histories grow by a round each time, so old ones seldom come
+            # back.
             if len(self._epsilons) >= ROUND_KNOWN_EPSILONS:
                 self._epsilons.clear()
             self._epsilons[key] = best
@@ -117,6 +125,8 @@ class RoundLibrary:
             curve = curve_of(single)
             return np.array([curve.delta(float(value)) for value in grid])
         laws = _own_laws(spent)
+        # Of no report nothing is lost. Several kinds of noise have no common closed curve: 1
+        # until the composition says more.
         best = np.full(grid.shape, float(len(laws) > 0))
         if len(laws) == 1:
             ((law, times),) = laws.items()
@@ -127,6 +137,7 @@ class RoundLibrary:
     def trade_off(self, spent: Spent, type_one: ArrayLike) -> FloatArray:
         """Return a lower bound on an attacker's type II error at each type I error, to plot
         (f-DP)."""
+        # Lines of the profile beyond this epsilon move the trade-off function by less than 1e-9.
         end = self.epsilon(spent, 1e-9)
         return trade_off(type_one, lambda grid: self.profile(spent, grid), end, 120)
 
@@ -134,6 +145,8 @@ class RoundLibrary:
 def _single(spent: Spent) -> AnyRound | None:
     """Return the round, if it is one in all: its epsilon comes from the curve itself."""
     met = [kind for kind, times in spent.items() if times > 0]
+    # A pair connects points of the curve by chords, which lie above it: at one point the curve
+    # itself is the smaller bound.
     return met[0] if sum(spent.values()) == 1 else None
 
 
@@ -161,6 +174,7 @@ def _own_laws(spent: Spent) -> Counter[LocalMechanism]:
     """Return how many reports of each distribution of its own noise a client has sent."""
     laws: Counter[LocalMechanism] = Counter()
     for kind, times in spent.items():
+        # A report whose exposure and delta0 are zero has no loss.
         if times > 0 and max(kind.law[1:]) > 0.0:
             laws[kind.law] += times
     return laws
@@ -175,12 +189,15 @@ def largest_epsilon(
     it is empty. Most of many need not be computed: those that another outweighs, and those that
     are certainly below the target at the largest epsilon so far.
     """
+    # The longest history is probably the most exposed one. The earlier it is known, the fewer of
+    # the others have to be composed.
     lengths = [sum(spent.values()) for spent in spents]
     left = sorted(range(len(spents)), key=lambda i: (-lengths[i], -most[i]))
     worst = 0.0
     known: list[tuple[Spent, float]] = []
     while left:
         spent, bound, left = spents[left[0]], most[left[0]], left[1:]
+        # If `more` outweighs this history, its epsilon bounds this one's, too.
         bound = min([bound, *(cost for more, cost in known if spent and outweighs(more, spent))])
         if bound <= worst:
             continue
@@ -209,6 +226,7 @@ def _not_within(
     pairs = [known[kind] for kind in kinds]
     times = np.array([[spents[i].get(kind, 0) for kind in kinds] for i in clear], dtype=float)
     within = certainly_within(pairs, times, epsilon, delta, composed)
+    # The variance of the sum of losses: the larger it is, the larger is epsilon, about.
     spread = times @ np.array([pair.moments(0.0)[2] for pair in pairs])
     order = np.argsort(-spread, kind="stable").tolist()
     ahead = [clear[place] for place in order if not within[place]]
@@ -222,6 +240,8 @@ def outweighs(more: Spent, less: Spent) -> bool:
     True is certain, False is not: equal rounds are matched first, then others in their order.
     """
     left, wanted = Counter(more), Counter(less)
+    # Of a multiset of rounds, equal ones cancel: what is left has to be matched in pairs, each
+    # round of `less` with one of `more` that is dominated by it and so costs at least as much.
     same = left & wanted
     left, wanted = left - same, wanted - same
     for kind in wanted:

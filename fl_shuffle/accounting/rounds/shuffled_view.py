@@ -53,10 +53,13 @@ def _parts(radius: Vector, sensitivity: Vector) -> list[NDArray[np.int64]]:
     cells = np.floor((logs - logs.min(axis=1, keepdims=True)) / LENGTH_CELL)
     if radius.size <= MAX_BALLS_TOLD_APART:
         return [np.array([i]) for i in range(radius.size)]
+    # One representative for each cell; `cells` are whole numbers, so equal rows are equal
+    # exactly.
     rows = distinct_rows(*cells)
     places = cells[:, rows.first] * LENGTH_CELL
     low, high = 0.0, float(np.ptp(places, axis=1).max())
     part = np.zeros(rows.first.size, dtype=np.int64)
+    # Bisection on the common factor: wider intervals never need more parts.
     while high - low > LENGTH_CELL:
         width = 0.5 * (low + high)
         found = _part_of(places, width)
@@ -76,6 +79,7 @@ def _part_of(places: Vector, width: float) -> NDArray[np.int64] | None:
     taken from the largest radius downwards, and in each of them from the largest sensitivity.
     """
     parts: list[NDArray[np.int64]] = []
+    # From the top downwards: a part is accounted at its largest lengths, so intervals end there.
     top = places.shape[1]
     while top > 0:
         start = int(np.searchsorted(places[0], places[0, top - 1] - width))
@@ -139,6 +143,7 @@ class ShuffledView:
         `unusable` ones, whose senders are unknown: all of them may be honest."""
         if not arrived:
             return 0
+        # The client itself is always one of the honest ones.
         return arrived - max(1, honest_reports(self._assumed_honest, arrived) - unusable)
 
     def _add_cohorts(self, clients: NDArray[np.int64]) -> None:
@@ -147,9 +152,13 @@ class ShuffledView:
         unknown = table.is_noise("user") | table.is_noise("declared")
         known = np.flatnonzero(~unknown & (clients > 0))
         alike = table.noise[known], table.scale[known], table.step[known]
+        # A report of another kind, scale, or grid can be told apart, so it hides nobody (section
+        # 5, "Noise scales"; section 14 for discrete noise).
         cohort = distinct_rows(*alike).inverse
+        # A client without company in its cohort keeps its local guarantee: no group is needed.
         shared = np.bincount(cohort, clients[known])[cohort] > 1
         known, cohort = known[shared], cohort[shared]
+        # `_parts` and `_part_of` need radii in increasing order within a cohort.
         order = np.lexsort((table.sensitivity[known], table.radius[known], cohort))
         known, cohort = known[order], cohort[order]
         for members in np.split(known, np.flatnonzero(np.diff(cohort)) + 1) if known.size else ():
@@ -160,6 +169,8 @@ class ShuffledView:
             own = table[int(members[0])]
             for part in parts:
                 self._group_of_class[part] = len(self._groups)
+                # The largest of both: what a client of the part can do, a client of these lengths
+                # can do.
                 radius, sensitivity = table.radius[part].max(), table.sensitivity[part].max()
                 self._groups.append(
                     replace(own, radius=float(radius), sensitivity=float(sensitivity))
@@ -171,6 +182,9 @@ class ShuffledView:
         table = self._classes
         usable = table.is_noise("user") & (table.epsilon0 <= PROFILE_MAX_EPSILON)
         if self._unit != "client":
+            # Replacing one of several records moves one report within its budget, but two
+            # clients' reports may differ in all records: the profile's premise, any two reports,
+            # would fail.
             usable &= table.records == 1
         known = np.flatnonzero(usable)
         rows = distinct_rows(table.epsilon0[known], table.delta0[known], table.radius[known])
@@ -213,6 +227,7 @@ class ShuffledView:
         self, batch: Sequence[ClientClass], counts: tuple[int, ...], index: int, lost: int
     ) -> AnyRound:
         if index >= len(self._groups):
+            # The client itself is one of the counted reports.
             others = max(0, counts[index] - 1 - lost)
             return DeclaredRound(*self._declared[index - len(self._groups)], others)
         cohort = self._cohort_of[index]
@@ -221,6 +236,8 @@ class ShuffledView:
             # Certifying a curve for each of many balls takes long: with the same others all around
             # that of the largest ball holds for everybody.
             kind = kind.in_smallest_place()
+        # Colluders are taken from the smallest balls, because those hide best: any choice of
+        # theirs hides no worse.
         return kind.without(lost)
 
     def _credited(self) -> dict[int, AnyRound]:
@@ -229,6 +246,7 @@ class ShuffledView:
         counts, lost = self._whole, self._lost_of_all
         sizes = [sum(counts[cohort]) for cohort in self._cohort_of]
         sizes += counts[len(self._groups) :]
+        # Somebody else's honest report has to be left beside the client's own.
         hidden = [i for i, size in enumerate(sizes) if counts[i] and size > 1 + lost]
         wholes = self._kinds(counts, hidden, lost)
         return {index: whole for index, whole in wholes.items() if curve_of(whole).credit}
@@ -243,6 +261,7 @@ class ShuffledView:
         """
         counts = self._counts(present)
         lost = self._lost(int(np.count_nonzero(present)), unusable)
+        # Groups of which nobody came have no history to extend.
         here = [index for index in self._creditable if counts[index]]
         found = self._kinds(counts, here, lost)
         return {index: coarser(kind, self._creditable[index]) for index, kind in found.items()}
@@ -297,6 +316,7 @@ def as_published_type(client: ClientClass, count: int) -> ShuffledRound | None:
     """
     if client.noise != "laplace":
         return None
+    # All means within one unit's change: a ball with that diameter, the client's and the others'.
     reach = client.sensitivity / 2.0
     return ShuffledRound(
         client.noise,

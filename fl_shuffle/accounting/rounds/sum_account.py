@@ -65,10 +65,15 @@ class SumTable:
         """Return the table of reports of this dimension; of unknown `dimension` any up to 10^9 is
         allowed for."""
         rows = ClassTable.of(classes)
+        # More coordinates only raise the bound on Laplace sums (the union bounds of section 15).
         coordinates = SUM_MOST_COORDINATES if dimension is None else dimension
         discrete = rows.is_noise(DISCRETE_GAUSSIAN)
+        # Discrete noise has its own grid already; continuous reports are rounded to that of their
+        # scale.
         grids = np.where(discrete, rows.step, report_grids(rows.scale, rows.radius))
         laplace, local = bool(rows.is_noise("laplace").any()), accounted_locally(rows)
+        # `hiding_scale`: a discrete report counts as the continuous one that it is as good as,
+        # s^2 - c^2 g^2.
         return cls(rows.hiding_scale, rows.move, grids, local, coordinates, laplace, rows.attacked)
 
     def mu(self, counts: NDArray[np.int64], honest: int) -> Vector:
@@ -88,6 +93,7 @@ class SumTable:
         if self.laplace:
             return mu * mu, np.zeros_like(mu)
         against = attacked_variance(self.attacked.scale, counts, honest)
+        # The test's mu^2: the squared move over the most noise that can be in the sum.
         return mu * mu, self.attacked.move**2 / against
 
     @property
@@ -101,6 +107,7 @@ class SumTable:
         mu = math.sqrt(mu_squared)
         if not self.laplace:
             return SumCurve(mu)
+        # Section 15 gives up rho in each of the sums: T rho in all.
         return SumCurve(mu, times * SUM_RARE, float(self.local.exposure[index]), times)
 
 
@@ -157,11 +164,13 @@ class SumAccount:
             reason = DECLARED_SUM
         elif rows.is_noise("user").any():
             reason = words.no_sum_law
+        # Sections 14 and 15 are about one kind of noise each.
         elif len(np.unique(rows.noise)) > 1:
             reason = MIXED_SUM
         else:
             table = SumTable.of(rows, dimension)
             everybody = np.bincount(class_of, minlength=len(rows))
+            # More reports hide better: if the sum of all of them bounds nobody, no sum will.
             if table.laplace and not np.isfinite(table.mu(everybody, honest)).any():
                 reason, table = FEW_LAPLACE, None
         none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
@@ -201,6 +210,8 @@ class SumAccount:
         spent, taken = self.mu_squared[clients], self.taken[clients]
         found = np.zeros(len(taken))
         # A client's delta is what its sums of Laplace reports leave of it.
+        # T rho depends on the number of sums, so Laplace clients are converted by groups of equal
+        # T. Gaussian sums give nothing up, and T enters through mu^2 alone.
         rounds = taken if table.laplace else np.zeros_like(taken)
         alone = ~np.isfinite(spent)
         for times in np.unique(rounds[~alone]):
@@ -210,6 +221,7 @@ class SumAccount:
             if left <= 0.0:
                 alone |= some
                 continue
+            # Clients of one class and attendance have one mu^2: it is converted once.
             values, inverse = np.unique(spent[some], return_inverse=True)
             each = sum_epsilons(left, np.sqrt(values))
             found[some] = each[inverse.reshape(-1)]
@@ -224,6 +236,7 @@ class SumAccount:
         none."""
         if self.table.laplace:
             return self.worst_of_classes(self.epsilons(delta))
+        # Epsilon grows with mu: one conversion a class in place of one a client.
         worst = np.sqrt(self.worst_of_classes(self.mu_squared))
         return sum_epsilons(delta, worst)
 
@@ -249,4 +262,6 @@ class SumAccount:
 def _added(spent: Vector, sent: NDArray[np.int64], cost: Vector) -> Vector:
     """Return `spent` plus what this number of reports costs each client, shape (n,); zero reports
     cost zero."""
+    # `where`: 0 times infinity would be NaN, and an absent client of a class without a bound
+    # costs 0.
     return spent + np.multiply(sent, cost, out=np.zeros_like(spent), where=sent > 0)

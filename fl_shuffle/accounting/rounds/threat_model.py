@@ -44,6 +44,7 @@ PARTIES = {
     ),
 }
 """Which column holds towards whom, by (privacy.shuffler, privacy.release)."""
+# The operator of the server sees single reports, whatever it releases.
 PARTIES["server", "sum"] = PARTIES["server", "reports"]
 
 TOWARDS = {
@@ -130,6 +131,8 @@ def attackers(release: str, shuffler: str, headline: str) -> tuple[Attacker, ...
         return (_DECLARED,)
     found = ATTACKERS[shuffler, release]
     # Where nothing is proven of sums, the headline is that of the reports.
+    # Not always the one that is listed first: the release may ask for sums where nothing is
+    # proven of them.
     first = [each for each in found if each.column == headline]
     others = [each for each in found if each.column != headline]
     return (*first, *others)
@@ -171,6 +174,7 @@ class ThreatModel:
             release=privacy["release"],
             assumed_honest=privacy.get("assumed_honest"),
             min_reports=privacy["min_reports"],
+            # Any other analyzer gets the reports one by one.
             analyzed=tables["server"]["analyzer"] != "mean",
             shuffler=privacy.get("shuffler", "server"),
             discrete=str(privacy.get("randomizer", "")).startswith("discrete-"),
@@ -181,6 +185,7 @@ class ThreatModel:
         """Refuse a round that cannot be what was assumed: raises `PrivacyBudgetError` where fewer
         reports arrived than are said to come from honest clients."""
         honest = self.assumed_honest
+        # A share of the reports can always be honest; a number of them cannot if fewer arrived.
         if isinstance(honest, int) and reports < honest:
             raise PrivacyBudgetError(
                 f"round {round_number}: {reports} reports arrived, below privacy.assumed_honest = "

@@ -35,6 +35,7 @@ def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
     if assumed is None:
         return arrived
     if isinstance(assumed, float):
+        # Rounded down, because fewer honest reports hide less; the client itself is always one.
         share = require_open_unit("assumed_honest", assumed)
         return min(arrived, max(1, math.floor(share * arrived)))
     return min(arrived, require_integer("assumed_honest", assumed, minimum=1))
@@ -42,6 +43,7 @@ def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
 
 def require_honest(assumed: AssumedHonest, reports: int) -> None:
     """Raise `InvalidValueError` for what `honest_reports` refuses, and for more than there are."""
+    # Checks the type and the range alone: the answer for one report is always one.
     honest_reports(assumed, 1)
     if isinstance(assumed, int) and assumed > reports:
         raise InvalidValueError(

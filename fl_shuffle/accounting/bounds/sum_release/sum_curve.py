@@ -34,6 +34,8 @@ class SumCurve:
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon (nats) at `delta`, rounded up."""
+        # Section 15: delta(epsilon) <= delta_G(epsilon; mu) + T rho. So the Gaussian part may
+        # have delta - T rho.
         if math.isfinite(self.mu) and delta > self.rare:
             return sum_epsilon(delta - self.rare, self.mu)
         return laplace_epsilon(delta, self.pure, self.rounds) if self.rounds else math.inf
@@ -48,6 +50,8 @@ class SumCurve:
     def trade_off(self, type_one: ArrayLike) -> Vector:
         """Return a lower bound on an attacker's type II error at each type I error (f-DP)."""
         if not math.isfinite(self.mu):
+            # The local Laplace curve has no closed trade-off function: it is the envelope of the
+            # lines that the profile gives.
             return trade_off(type_one, self.profile, self.epsilon(1e-9), 60)
         errors = np.asarray(type_one, dtype=np.float64)
         if not np.all((errors >= 0.0) & (errors <= 1.0)):
