@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ship_pairs
+from benchmarks import pictures, ship_pairs
 from benchmarks.reproduction import papers, publish
 from benchmarks.reproduction.core import all_targets
 from benchmarks.reproduction.page import page
@@ -79,6 +79,8 @@ if __name__ == "__main__":
         epsilons.write_down()
     if sys.argv[1:] == ["--notebook"]:
         write_notebooks()
+    if sys.argv[1:] == ["--pictures"]:
+        pictures.main()
     ship_pairs.main()
     for target, text in generated().items():
         target.write_text(text, encoding="utf-8")

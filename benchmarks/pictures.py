@@ -1,0 +1,138 @@
+"""Draws pictures of the documents' pages, and writes the data of each beside it as CSV.
+
+    python -m benchmarks.pictures
+
+`scripts/generate --pictures` runs it. It takes some minutes with an empty cache.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fl_shuffle as fs
+from benchmarks.turns import ROOT
+from fl_shuffle.cli import main as command
+
+DOCS = ROOT / "docs"
+ROUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+QUERY: dict[str, Any] = {
+    "randomizer": "gaussian", "epsilon0": 1.0, "delta0": 1e-5, "clients": 10_000, "unit": "client",
+    "delta": 1e-6,
+}  # fmt: skip
+"""What the picture of composition is about."""
+POLICY_BUDGETS = "uniform on [0.01, 1]"
+"""The rows of the table of policies that are drawn."""
+
+
+def main() -> None:
+    composition(DOCS / "concepts" / "composition")
+    policies(DOCS / "concepts" / "budget-policies")
+    labels(DOCS / "how-to" / "non-iid")
+
+
+def composition(stem: Path) -> None:
+    """Epsilon by number of rounds: composed, its lower bound, and one round's epsilon times T."""
+    one = fs.bound(**QUERY).epsilon
+    rows = [
+        (
+            rounds,
+            fs.bound(**QUERY, rounds=rounds, method="vector").epsilon,
+            fs.bound(**QUERY, rounds=rounds, method="attack").epsilon,
+            one * rounds,
+        )
+        for rounds in ROUNDS
+    ]
+    _write(stem, ("rounds", "proven", "lower bound", "one round times rounds"), rows)
+    pyplot = _pyplot(stem.name)
+    figure, axes = pyplot.subplots(figsize=(6.5, 4.0))
+    for place, (name, style) in enumerate(
+        (
+            ("proven, composed", "o-"),
+            ("lower bound (attack)", "k+"),
+            ("one round's epsilon times T", "x:"),
+        ),
+        start=1,
+    ):
+        axes.loglog([row[0] for row in rows], [row[place] for row in rows], style, label=name)
+    axes.set_xlabel("rounds T")
+    axes.set_ylabel(f"epsilon at delta = {QUERY['delta']:g}")
+    _save(figure, axes, stem)
+
+
+def policies(stem: Path) -> None:
+    """Epsilons of the most exposed and the median client by policy, as the page's table has them:
+    its rows are what `scripts/bench policies` prints."""
+    rows = []
+    for line in stem.with_suffix(".md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == POLICY_BUDGETS:
+            pairs = [re.findall(r"[\d.]+", cell) for cell in cells[3:5]]
+            rows.append((cells[1], *(float(each) for pair in pairs for each in pair)))
+    heads = (
+        "policy", "reports: most exposed", "reports: median", "sums: most exposed", "sums: median",
+    )  # fmt: skip
+    _write(stem, heads, rows)
+    pyplot = _pyplot(stem.name)
+    figure, axes = pyplot.subplots(figsize=(7.0, 3.2))
+    height = 0.2
+    for place, name in enumerate(heads[1:]):
+        at = [number + (place - 1.5) * height for number in range(len(rows))]
+        axes.barh(at, [row[place + 1] for row in rows], height, label=name)
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("epsilon at delta = 1e-5, after 50 rounds")
+    _save(figure, axes, stem)
+
+
+def labels(stem: Path) -> None:
+    """What `fl-shuffle data` draws of the page's own configuration."""
+    found = re.search(
+        r"<!-- file: skewed\.toml -->\n```toml\n(.*?)```",
+        stem.with_suffix(".md").read_text("utf-8"),
+        re.DOTALL,
+    )
+    if found is None:
+        raise ValueError(f"{stem}.md has no file skewed.toml")
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "skewed.toml"
+        config.write_text(found[1], encoding="utf-8")
+        for form in ("svg", "csv"):
+            if command(["data", str(config), "--plot", f"{stem}.{form}"]):
+                raise ValueError(f"{stem}.{form} was not made")
+
+
+def _write(stem: Path, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with stem.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(heads)
+        writer.writerows(
+            [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows
+        )
+
+
+def _pyplot(salt: str) -> Any:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.hashsalt": salt, "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure: Any, axes: Any, stem: Path) -> None:
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(
+        stem.with_suffix(".svg"), format="svg", metadata={"Date": None}, bbox_inches="tight"
+    )
+
+
+if __name__ == "__main__":
+    main()
