@@ -12,8 +12,9 @@ ARRIVALS = (
 )
 SEEDED = "the noise is the ideal one that the seeded 32-bit generator simulates"
 POOLED = (
-    "noise per sum: same law, no reports were made; the noise of each round's sum is one seeded "
-    "vector with the law of the ideal reports' noise together"
+    "noise per sum: same distribution, no reports were made; the noise of each round's sum is "
+    "one seeded "
+    "vector with the distribution of the ideal reports' noise together"
 )
 SYSTEM = (
     "AES-128 in counter mode cannot be told from random bits; given that, reports are exactly "
@@ -21,11 +22,11 @@ SYSTEM = (
 )
 DISCRETE = (
     "AES-128 in counter mode cannot be told from random bits; given that, reports have discrete "
-    "noise of exactly the law that their budget is proven for"
+    "noise of exactly the distribution that their budget is proven for"
 )
 UNKNOWN_LAW = (
     "the user's randomizer has the local budget it declares, for any two inputs of the unit of "
-    "privacy, and its law depends on nothing but the input and the budget"
+    "privacy, and its distribution depends on nothing but the input and the budget"
 )
 DECLARED_TRAINING = (
     "every client's training did what the configuration declares (privacy.declared_sigma, "

@@ -40,7 +40,9 @@ MOST_KINDS = 6
 FEWEST_ABSENT = 4
 """Of fewer clients none is absent."""
 
-NO_REPORTS = "pooled: no reports to attack; run.noise = 'per-report' has them, of the same law"
+NO_REPORTS = (
+    "pooled: no reports to attack; run.noise = 'per-report' has them, of the same distribution"
+)
 
 Game = tuple[str, float, Callable[[Clock], Iterator[Finding]]]
 """What is played, its share of the time, and how."""

@@ -51,7 +51,9 @@ from fl_shuffle.shuffler.local import LocalShuffler, Reports
 Plays = NDArray[np.float64]
 """A statistic [2, k] in either dataset; play k of both shares its noise."""
 
-OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
+OWN_LAW = (
+    "a user's own randomizer has no known distribution: only its declared local budget is tested"
+)
 DISCRETE_LAW = (
     "single reports with discrete noise are tested against their local guarantee alone: attacks "
     "on their batch and on several rounds need continuous noise"
@@ -80,7 +82,7 @@ BY_POSITION = "report recognized by its position"
 SUMS = "sums of the reports, all else known"
 ABSENT_SUMS = "sums of the reports of half the clients, the others absent"
 ONE_LAW = "exact confidence bounds of both laws"
-EXACT_BATCH = "measured law of a report, exact law of the shuffled batch"
+EXACT_BATCH = "measured distribution of a report, exact distribution of the shuffled batch"
 
 
 class Claims:

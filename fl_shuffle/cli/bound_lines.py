@@ -92,7 +92,7 @@ def _question(line: bytes | None) -> Asked | ConfigError:
     except ValueError as error:
         return ConfigError(f"the line is not JSON: {error}")
     if not isinstance(found, dict):
-        return ConfigError("the line is no JSON object of a question's names and values")
+        return ConfigError("the line must be a JSON object of a query's names and values")
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fl_shuffle.errors import ConfigError
 
 GONE = {
-    "estimate": "estimate is no command any more: fl_shuffle.estimators has it in Python",
+    "estimate": "estimate is no longer a command: use fl_shuffle.estimators in Python",
     "plan": "what a configuration costs is now fl-shuffle bound CONFIG, a grid of it --grid "
     "budgets.levels=5,10, the time it takes fl-shuffle simulate CONFIG --dry-run, and the noise "
     "for a target fl-shuffle bound --randomizer gaussian --clients N --epsilon X --delta Y "

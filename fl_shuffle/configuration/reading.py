@@ -142,7 +142,7 @@ def read_tables(path: Path) -> dict[str, Any]:
             )
         tables = (json if folder else tomllib).loads(content.decode("utf-8"))
     except FileNotFoundError:
-        none = f"{path} is no run's folder: there is no config.json in it"
+        none = f"{path} is not a run directory: it has no config.json"
         raise ConfigError(none if folder else f"{what} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{what} cannot be read: {error}") from None

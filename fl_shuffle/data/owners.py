@@ -62,7 +62,7 @@ def _name(cell: Any, number: int, where: Where) -> str:
     elif isinstance(cell, Number) and not isinstance(cell, bool | np.bool_ | Integral):
         value = float(cell) if isinstance(cell, Real) or hasattr(cell, "__float__") else math.nan
         if math.isnan(value):
-            why = "is missing (NaN); every record says whose it is: fill its client in"
+            why = "is missing (NaN); every record needs a client: add it"
         elif value != math.floor(value) if math.isfinite(value) else True:
             why = f"is {cell}: a number that names a client must be whole"
         elif abs(value) > LARGEST_FLOAT:
@@ -71,7 +71,7 @@ def _name(cell: Any, number: int, where: Where) -> str:
     else:
         name = "" if cell is None else str(cell).strip()
     if not why and not name:
-        why = "is missing; every record says whose it is: fill its client in"
+        why = "is missing; every record needs a client: add it"
     elif "\ufffd" in name or re.search("[\ud800-\udfff]", name):
         why = "cannot be decoded; save the file as UTF-8"
     elif len(name) > LONGEST_NAME:

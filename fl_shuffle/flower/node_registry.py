@@ -252,7 +252,7 @@ class NodeRegistry:
             part = listed.part_of(name for name in (key, str(node)) if name is not None)
             if part is None:
                 who = f"node {node} (key {key or 'unknown'})"
-                log.warning(f"{who} has no part of its own in {listed.path}: it plays nobody")
+                log.warning(f"{who} has no line in {listed.path}: it holds no client")
             yield node, NOBODY if part is None else _part(part, listed.count, self.clients)
 
     def _asked(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:

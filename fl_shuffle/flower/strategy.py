@@ -48,8 +48,8 @@ NO_EVALUATION = (
     "no client is asked to evaluate, since its answer would be exact numbers about private records"
 )
 PLAYED_BY_START = (
-    "ShuffleStrategy plays its rounds itself, and asks the ledger before each; Flower's own loop, "
-    "or a strategy around this one, would not: call its start(grid, arrays)"
+    "ShuffleStrategy runs its rounds itself, and the ledger checks each one before it starts; "
+    "Flower's own loop, or a strategy around this one, would skip that: call start(grid, arrays)"
 )
 
 

@@ -333,4 +333,6 @@ def _unsolved_randomizer(name: str, *, summed: bool) -> str:
         return "must be gaussian with totals: sums of Laplace reports have no closed form"
     if name.startswith("discrete-"):
         return "must be gaussian with totals: discrete noise is calibrated for one report alone"
-    return "is your own: its law is not known here, so nothing can be solved for; use gaussian"
+    return (
+        "is user-defined: its distribution is unknown, so nothing can be solved for; use gaussian"
+    )

@@ -248,7 +248,7 @@ def require_begun(path: Path, *, flwr: bool = False) -> None:
     start = f"start it without {RESUME}" if flwr else "start it with --out"
     why = f"this is not a run directory, or its run was stopped before it began: {start}"
     if {METRICS, CONFIG} & found:
-        why = "what the run has released stands nowhere else; put the ledger back"
+        why = "only the ledger knows what the run has released; put it back"
     raise RunError(f"{named('--resume', path, flwr=flwr)}: there is no {LEDGER} in it; {why}")
 
 

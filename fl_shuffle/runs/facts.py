@@ -36,7 +36,8 @@ from fl_shuffle.runs.events import publishes_times
 from fl_shuffle.version import __version__
 
 POOLED = (
-    "noise per sum: same law, no reports were made (simulation only); every number is that of the "
+    "noise per sum: same distribution, no reports were made (simulation only); every number is "
+    "that of the "
     "reports that the sums stand for"
 )
 DECLARED = (

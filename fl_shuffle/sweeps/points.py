@@ -23,7 +23,7 @@ MOST_RUNS = 10_000
 
 NOT_SWEPT = {
     "run.out": "every run of a sweep has its own folder in the sweep's",
-    "run.jobs": "it changes no result; say how many runs go on at once with jobs",
+    "run.jobs": "it changes no result; set the number of simultaneous runs with jobs",
 }
 
 

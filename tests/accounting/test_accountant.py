@@ -256,7 +256,7 @@ def test_discrete_noise_counts_alike_in_words_of_its_own() -> None:
         asked = [declared(epsilon, records=records)], [count], "record"
         (found, note, _), (plain, other, _) = headline(*asked, discrete=True), headline(*asked)
         assert found == plain and note != other
-        assert "the law of the discrete noise is known" in note
+        assert "the distribution of the discrete noise is known" in note
 
 
 @pytest.mark.parametrize(("epsilon0", "delta0", "rounds"), [(0.7, 0.0, 3), (1.3, 0.01, 4)])

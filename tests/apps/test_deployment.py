@@ -231,7 +231,7 @@ def test_supernodes_that_hold_clients_give_the_in_process_values(
     said = (there / "run.log").read_text()
     played = sorted(re.findall(r" plays (clients .*\d)", said))
     assert played == ["clients 0 to 5", "clients 6 to 11"]
-    assert re.search(r"\(key SHA256:\S{43}\) has no part of its own .* it plays nobody", said)
+    assert re.search(r"\(key SHA256:\S{43}\) has no line .* it holds no client", said)
 
 
 def test_the_server_gets_what_the_shuffler_releases(

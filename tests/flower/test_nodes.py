@@ -258,9 +258,9 @@ def test_the_operator_s_file_says_who_plays_what_whatever_nodes_claim(
     for _ in range(3):
         assert played(registry, grid) == {3: list(range(25)), 5: list(range(25, 50))}
     assert not grid.asked
-    assert [text for text in caplog.messages if "plays nobody" in text] == [
-        f"node 99 (key {node_registry.fingerprint(grid.keys[99])}) has no part of its own in "
-        f"{tmp_path / 'nodes.csv'}: it plays nobody"
+    assert [text for text in caplog.messages if "holds no client" in text] == [
+        f"node 99 (key {node_registry.fingerprint(grid.keys[99])}) has no line in "
+        f"{tmp_path / 'nodes.csv'}: it holds no client"
     ]
     # When the honest one is gone, nobody inherits its clients; the names of two parts give none.
     del grid.configs[3]

@@ -256,7 +256,7 @@ def test_a_missing_ledger_is_refused(
         file.unlink()
     assert resume(run) == resume(tmp_path / "none") == launch("run") == 2
     said = capsys.readouterr().err
-    for words in ("put the ledger back", "this is not a run directory", "not empty"):
+    for words in ("put it back", "this is not a run directory", "not empty"):
         assert words in said
 
 

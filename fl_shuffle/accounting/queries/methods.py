@@ -119,7 +119,7 @@ def _smallest_proven(query: BoundQuery) -> Guarantee:
     reasons = "; ".join(
         f"{name}: {each}" for name, each in answers.items() if isinstance(each, FlShuffleError)
     )
-    named = f"name one that is no proof, as {found[0].method}, " if found else ""
+    named = f"name one that is not proven, for example {found[0].method}, " if found else ""
     raise NotApplicableError(
         f"no bound is proven for this query; {named}or give the randomizer ({reasons})"
     )

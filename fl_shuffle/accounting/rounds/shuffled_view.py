@@ -32,7 +32,7 @@ SEQUENTIAL = (
 )
 DECLARED_MECHANISM = (
     "as the clients declare: nobody checks what noise their training added, and no theorem hides a "
-    "report of an unknown law among others, so the shuffler is not counted"
+    "report of an unknown distribution among others, so the shuffler is not counted"
 )
 COLLUDERS = (
     "shuffling adds nothing here: with this privacy.assumed_honest {:,} of the reports may be "

@@ -40,7 +40,8 @@ FEW_LAPLACE = (
 )
 MIXED_SUM = "not available: nothing is proven here of sums of different kinds of noise"
 DECLARED_SUM = (
-    "not available: of a training that clients declare the law of a report is not known, hence "
+    "not available: of a training that clients declare the distribution of a report is not "
+    "known, hence "
     "neither is that of a sum"
 )
 

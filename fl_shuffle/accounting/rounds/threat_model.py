@@ -203,7 +203,7 @@ class ThreatModel:
         return tuple(found)
 
     def _honesty(self) -> str:
-        kept = "add the noise they say and tell nobody what it was"
+        kept = "add the noise that they declare and keep it secret"
         if self.assumed_honest is None:
             return f"all clients whose reports arrive {kept} (privacy.assumed_honest: all)"
         least = (

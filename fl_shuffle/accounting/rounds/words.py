@@ -35,16 +35,19 @@ class ColumnWords:
     sum_lower: str = "likelihood-ratio test on the sums, the others' means known"
     shuffled_note: str = ""
     no_sum_law: str = (
-        "not available: the law of the user's randomizer is not known to the accountant, hence "
+        "not available: the distribution of the user's randomizer is not known to the "
+        "accountant, hence "
         "neither is that of a sum of its reports"
     )
     one_of_several: str = (
-        "shuffling adds nothing here: the randomizer's law is not known to the accountant, and the "
+        "shuffling adds nothing here: the randomizer's distribution is not known to the "
+        "accountant, and the "
         "budget it declares is for one of several records: other clients' reports may differ by "
         "more"
     )
     too_few: str = (
-        "shuffling adds nothing here: the randomizer's law is not known to the accountant, only "
+        "shuffling adds nothing here: the randomizer's distribution is not known to the "
+        "accountant, only "
         "the declared budgets are, and too few clients share one or it is too large; fewer budget "
         "levels (budgets.levels), smaller budgets or more clients would change that"
     )
@@ -92,21 +95,25 @@ DISCRETE_BUDGET = replace(
         "noise (theorem in docs/research/proofs, section 13), dominating-pair composition"
     ),
     shuffled_note=(
-        "the law of the discrete noise is known, and its budget proven: any two inputs are "
+        "the distribution of the discrete noise is known, and its budget proven: any two inputs "
+        "are "
         "(epsilon0, delta0)-close. The theorems for continuous noise do not cover it"
     ),
     no_sum_law=(
-        "not available: the law of the discrete noise is known, and the budget of one report "
+        "not available: the distribution of the discrete noise is known, and the budget of one "
+        "report "
         "proven; the theorems on sums are for continuous noise and do not cover it"
     ),
     one_of_several=(
-        "shuffling adds nothing here: the law of the discrete noise is known, and its budget "
+        "shuffling adds nothing here: the distribution of the discrete noise is known, and its "
+        "budget "
         "proven, but the theorems for continuous noise do not cover it, and the one for any "
         "randomizer is applied to whole reports alone: with privacy.unit = 'client', or one record "
         "in each report"
     ),
     too_few=(
-        "shuffling adds nothing here: the law of the discrete noise is known, and its budget "
+        "shuffling adds nothing here: the distribution of the discrete noise is known, and its "
+        "budget "
         "proven, but the theorems for continuous noise do not cover it, and for the one that goes "
         "by budgets too few clients share one or it is too large; fewer budget levels "
         "(budgets.levels), smaller budgets or more clients would change that"
