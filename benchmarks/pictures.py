@@ -105,6 +105,10 @@ def labels(stem: Path) -> None:
         for form in ("svg", "csv"):
             if command(["data", str(config), "--plot", f"{stem}.{form}"]):
                 raise ValueError(f"{stem}.{form} was not made")
+            made = Path(f"{stem}.{form}")
+            # Line ends as the repository has them, and a mode that everybody may read.
+            made.write_text(made.read_text("utf-8"), encoding="utf-8", newline="\n")
+            made.chmod(0o644)
 
 
 def _write(stem: Path, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or run out of space, and then gone on with."""
+"""Runs that are killed, interrupted or run out of space, and then continued."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _strike(place: Federation, fault: Fault, tally: Tally, model: bytes) -> None
 
 
 def crashed(place: Federation, rounds: int) -> None:
-    """Start the run, or go on with it, and have it killed after it released more than `rounds`."""
+    """Start the run, or continue it, and have it killed after it released more than `rounds`."""
     for event in range(20, EVENTS, 5):
         command(place.go_on(), place.said, Fault(folder=place.run, event=event))
         path = place.run / "ledger.sqlite"
@@ -81,7 +81,7 @@ def crashed(place: Federation, rounds: int) -> None:
 
 
 def _at_once(folder: Path, pairs: int) -> Tally:
-    """Two processes start, or go on with, the same run at the same time: one does, one is told."""
+    """Two processes start, or continue, the same run at the same time: one does, one is told."""
     tally = Tally("two processes, one run directory")
     for number in range(pairs):
         place = Federation(folder / "pair", "system")

@@ -118,7 +118,7 @@ class Federation:
         return ["simulate", "--resume", str(self.run), "--quiet"]
 
     def go_on(self) -> list[str]:
-        """What a user does after a crash: go on with what began, start what did not."""
+        """What a user does after a crash: continue what began, start what did not."""
         return self.resume() if (self.run / "ledger.sqlite").exists() else self.start()
 
     def finished(self) -> bool:

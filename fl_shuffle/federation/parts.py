@@ -320,7 +320,7 @@ class RunParts:
         """Return the run's ledger, new or that of the run that goes on, for a model of `dimension`
         numbers; `metrics` are the names of what is measured after a round.
 
-        Raises `RunError` where the run directory is taken or cannot be gone on with, and
+        Raises `RunError` where the run directory is taken or cannot be continued, and
         `ConfigError` or `InvalidValueError` for code of the user's own that a trial refuses.
         """
         self.try_own_code(dimension)

@@ -170,7 +170,7 @@ class Ledger:
         the file that is in no table.
 
         Pages of replaced rows would tell when checkpoints were written, so how fast rounds were.
-        Nothing stays beside it: a run that is finished is not gone on with.
+        Nothing stays beside it: a run that is finished is not continued.
         """
         # A column that says nothing is NaN, which SQLite keeps as NULL.
         columns = (totals.rounds, totals.shuffled, totals.sum, totals.local)

@@ -1,7 +1,7 @@
 """A run's directory: made for one run, locked while that run is open, readable by its owner alone.
 
 A directory is created exclusively, so that runs started in the same second get one each; one that
-exists is taken only if no run ever began in it, and gone on with only when that is asked for. The
+exists is taken only if no run ever began in it, and continued only when that is asked for. The
 lock is an advisory one (flock) on the file `lock` and ends with the process that holds it. A run
 has begun when its ledger is there: the ledger appears whole, before anything is released. Other
 whole files (configuration, summary, model) are put in place in one step each.

@@ -1,4 +1,4 @@
-"""Going on with an unfinished run: what must be as it was, and where to start.
+"""Continuing an unfinished run: what must be as it was, and where to start.
 
 A ledger that is older than the run would not charge some releases. The lock file is the witness:
 how much the ledger has written of attempts stands there, too.

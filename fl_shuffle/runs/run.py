@@ -383,10 +383,10 @@ def try_saving(model: Mapping[str, Tensor]) -> None:
 def open_run(
     facts: RunFacts, place: RunPlace, accountant: Accountant, observer: events.Observer
 ) -> Iterator[Run]:
-    """Create the run's directory, or go on with the unfinished run in it, and open it.
+    """Create the run's directory, or continue the unfinished run in it, and open it.
 
     Everything that can be refused was refused before this point, so nothing is left half-written.
-    Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
+    Raises `RunError` if the directory is taken, in use, or cannot be continued.
     """
     known, notes, seeded = None, [], events.publishes_times(facts.config)
     flwr = isinstance(observer, FlowerLog)

@@ -141,7 +141,7 @@ def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: 
         if f"{part}.{name}" not in MAY_CHANGE
     }
     plan = {"config": config, **{name: meta.get(name) for name in PLAN}}
-    # A run that another version has gone on with keeps the chain that it began.
+    # A run that another version has continued keeps the chain that it began.
     plan["schema"] = meta.get("chain_schema", plan["schema"])
     digest = sha256(json.dumps(plan, sort_keys=True).encode())
     _, noise, *numbers, _ = zip(*kinds, strict=True)

@@ -29,6 +29,8 @@ DIALECT = {
     r"(?:is|are) heard": "influences the model",
     r"(?:work|works|worked|working) (?:it |them )?out": "compute",
     r"worst client": "most exposed client",
+    r"(?:go|goes|going|gone|went) on with": "continue",
+    r"clip norms?": "clipping norm",
     r"(?:of|with) one's own": "user-defined",
     r"neighbour\w*|colour\w*|centre[sd]?|favour\w*|behaviour\w*": "American spelling",
     r"(?:recogni|normali|randomi|summari|optimi|discreti|seriali)s(?:e|es|ed|ing|ation)": (

@@ -195,7 +195,7 @@ class Parties:
         """Wait for the run's end: rounds lost, releases uncounted, what else went wrong."""
         ended = self.server.wait()
         problem, missing = tally.said(self.texts()), lost(run, ROUNDS)
-        # Killed after its last word to the ledger: there is nothing to go on with, which is right.
+        # Killed after its last word to the ledger: there is nothing to continue, which is right.
         if ended.code and not (missing == 0 and FINISHED in ended.said):
             problem = problem or tally.wrong(ended, 0)
         left = [*seen, *self.seen_in_files(run)]

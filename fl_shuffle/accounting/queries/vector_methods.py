@@ -22,7 +22,7 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
 LARGEST_NOISE = 1e60
-"""Noise scales end here, in clip norms: squares of larger ones, summed over clients, overflow."""
+"""Largest noise scale, in clipping norms: larger squares, summed over clients, overflow."""
 ON_ONE_LINE = "the client's mean moves along a line, at whose other end the others' means lie"
 OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be larger"
 """Of Laplace reports: `lower_bounds.vector_data_sets`."""
