@@ -25,6 +25,8 @@ QUERY: dict[str, Any] = {
     "delta": 1e-6,
 }  # fmt: skip
 """What the picture of composition is about."""
+CLIENTS = (50, 100, 200, 400, 718, 1400)
+"""Numbers of clients in the picture of noise, at most as many as the digits have records."""
 POLICY_BUDGETS = "uniform on [0.01, 1]"
 """The rows of the table of policies that are drawn."""
 
@@ -33,6 +35,7 @@ def main() -> None:
     composition(DOCS / "concepts" / "composition")
     policies(DOCS / "concepts" / "budget-policies")
     labels(DOCS / "how-to" / "non-iid")
+    noise(DOCS / "how-to" / "choose-settings")
 
 
 def composition(stem: Path) -> None:
@@ -87,6 +90,22 @@ def policies(stem: Path) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("epsilon at delta = 1e-5, after 50 rounds")
+    _save(figure, axes, stem)
+
+
+def noise(stem: Path) -> None:
+    """Noise of the mean and headline epsilon by number of clients, of the quickstart's budgets."""
+    rows = []
+    for clients in CLIENTS:
+        cost = fs.cost("quickstart", overrides={"data.clients": clients})
+        rows.append((clients, cost.noise_of_mean, max(each.epsilon for each in cost.classes)))
+    _write(stem, ("clients", "noise of the mean (clipping norms)", "epsilon"), rows)
+    pyplot = _pyplot(stem.name)
+    figure, axes = pyplot.subplots(figsize=(6.5, 4.0))
+    numbers = [row[0] for row in rows]
+    axes.loglog(numbers, [row[1] for row in rows], "o-", label="noise of the mean, clipping norms")
+    axes.loglog(numbers, [row[2] for row in rows], "s--", label="epsilon of all rounds, proven")
+    axes.set_xlabel("clients")
     _save(figure, axes, stem)
 
 
