@@ -95,7 +95,7 @@ def test_all_bounds_name_each_condition_once(
         (["--method", "rdp", "--clients", "1"], "rdp needs clients >= 2, got 1"),
         (["--method", "rdp", "--clients", "9", "--order", "1"], "order = 1"),
         (["--clients", "9", "--randomizer", "parallel:0.5*blh,0.4*oue"], "0.5 + 0.4"),
-        (["--clients", "9", "--randomizer", "parallel:0.5*blh,0.4*oue"], "must add up to 1, not"),
+        (["--clients", "9", "--randomizer", "parallel:0.5*blh,0.4*oue"], "must add up to 1, got"),
         (["--clients", "9", "--randomizer", "joint:blh,foo"], "part of randomizer = 'foo'"),
         (["--clients", "9", "--randomizer", "joint:krr"], "k = None: is required by krr"),
     ],

@@ -162,4 +162,4 @@ def test_wrong_files_are_one_line_and_change_nothing(
     assert str(bad) in line and said in line
     assert good.read_text(encoding="utf-8") == OLD
     assert main(["migrate", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
+    assert "is a directory" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_an_address_that_leads_nowhere_is_one_line(
     assert launch("run", *setting, options=(*ON_RAY, "--jobs", "2")) == 2
     said = capsys.readouterr().err
     assert said.startswith("fl-shuffle: error: ") and said.count("\n") == 1
-    assert by in said and address in said and "nobody listens there" in said
+    assert by in said and address in said and "no Ray cluster answers there" in said
 
 
 def test_a_cluster_wants_to_know_the_number_of_workers(

@@ -68,7 +68,7 @@ def test_grids_refused() -> None:
         ({"privacy.clip_norm": [1.0, 1.0]}, 1, "twice"),
         ({"privacy.clip_norm": []}, 1, "no value"),
         ({"run.out": ["a"]}, 1, "cannot be swept"),
-        ({"run.seed": [1, 2]}, 2, "--seeds already"),
+        ({"run.seed": [1, 2]}, 2, "--seeds sets"),
         ({"run.rounds": range(1, 200), "run.seed": range(100)}, 1, "19,900"),
     ]
     for grid, seeds, message in refused:
