@@ -146,7 +146,7 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
     [
         (HEADER + "0,1,1e-5\n", ["missing", "client 1"]),
         (HEADER + "0,1,1e-5\n0,1,1e-5\n1,1,1e-5\n", ["line 3", "twice"]),
-        (HEADER + "ann,1,1e-5\n", ["names 1 clients", "there are 2"]),
+        (HEADER + "ann,1,1e-5\n", ["names 1 clients", "data.clients = 2"]),
         (HEADER + "0,1,1e-5\nbob,1,1e-5\n", ["line 3", "'bob'", "whole number, 0 to 1"]),
         (HEADER + "0,1,1e-5\n1,1,1e-5\n2,1,1e-5\n", ["line 4", "client 2"]),
         (HEADER + "0,1,1e-5\n\n1,1,1e-5\n", ["line 3", "empty"]),
@@ -158,7 +158,7 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
         (HEADER + "0,1,1\n1,1,1e-5\n", ["line 2", "delta"]),
         ("client,eps\n0,1\n", ["line 1", "client_id,epsilon,delta"]),
         ("", ["empty file"]),
-        (HEADER + "0," + "x" * 200_000 + ",1\n", ["no CSV"]),
+        (HEADER + "0," + "x" * 200_000 + ",1\n", ["not a valid CSV"]),
         (HEADER + "\0\0\0", ["not text"]),
         (HEADER + "\udcff", ["not UTF-8"]),
         ("client_id,epsilon,delta,lifetime_epsilon\n0,1,1e-5,0\n1,1,1e-5,1\n", ["lifetime"]),
@@ -229,7 +229,7 @@ LIFE = "client_id,epsilon,delta,lifetime_epsilon\n"
         (HEADER + "0,nan,1e-6\n1,2,1e-6\n", "line 2: epsilon = nan for client '0'"),
         (HEADER + "0,1,1e-6\n1,2,7\n", "line 3: delta = 7 for client '1' must be in"),
         (LIFE + "0,1,1e-6,1\n1,2,1e-6,-1\n", "line 3: lifetime_epsilon = -1 for client '1'"),
-        (HEADER + "0,1,1e-6\n", "there are 2 clients|1 of 2 clients are missing"),
+        (HEADER + "0,1,1e-6\n", "data.clients = 2|1 of 2 clients are missing"),
     ],
 )
 def test_budgets_file_mistakes_surface_before_the_data_are_read(

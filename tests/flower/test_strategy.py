@@ -228,7 +228,7 @@ def test_no_round_is_played_without_the_ledger() -> None:
             lambda: Strategy.start(played.strategy, grid, START, num_rounds=1),
             lambda: played.strategy.aggregate_train(1, []),
         ):
-            with pytest.raises(RunError, match=r"plays its rounds itself.*call its start"):
+            with pytest.raises(RunError, match=r"runs its rounds itself.*call start"):
                 drive()
     assert not played.events
 
