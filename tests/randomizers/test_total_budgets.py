@@ -213,7 +213,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"privacy": {"randomizer": "laplace"}}, ["privacy.randomizer = 'laplace'", "closed form"]),
     ({"privacy": {"randomizer": "discrete-gaussian", "personalization": "noise"},
       "run": {"entropy": "system"}}, ["privacy.randomizer = 'discrete-gaussian'", "one report"]),
-    ({"privacy": {"randomizer": "my.noise:Own"}}, ["your own", "gaussian"]),
+    ({"privacy": {"randomizer": "my.noise:Own"}}, ["user-defined", "gaussian"]),
     ({"privacy": {"randomizer": "declared", "declared_sigma": 1.0, "unit": "record",
                   "personalization": "noise"}, "app": {"client": "my.app:app"}},
      ["privacy.randomizer = 'declared'", "adds no noise"]),
