@@ -229,7 +229,7 @@ LIFE = "client_id,epsilon,delta,lifetime_epsilon\n"
         (HEADER + "0,nan,1e-6\n1,2,1e-6\n", "line 2: epsilon = nan for client '0'"),
         (HEADER + "0,1,1e-6\n1,2,7\n", "line 3: delta = 7 for client '1' must be in"),
         (LIFE + "0,1,1e-6,1\n1,2,1e-6,-1\n", "line 3: lifetime_epsilon = -1 for client '1'"),
-        (HEADER + "0,1,1e-6\n", "data.clients = 2|1 of 2 clients are missing"),
+        (HEADER + "0,1,1e-6\n", "has 1 lines, and there are 2 clients|1 of 2 clients are missing"),
     ],
 )
 def test_budgets_file_mistakes_surface_before_the_data_are_read(

@@ -23,6 +23,8 @@ from fl_shuffle.shuffler.local import Shuffled, UnusableBatchError
 
 MADE_UP = 1 << 20
 """Numbers in all of the reports that an analyzer of the user's own is tried on."""
+TRIED_TIMES = 8
+"""Of few reports, two random draws are often the same."""
 
 
 def coordinate_median(reports: Tensor) -> Tensor:
@@ -79,16 +81,18 @@ def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
 
 
 def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
-    """Ask an analyzer of the user's own for the mean of made-up reports twice, before a round is
-    paid for. Raises `ConfigError` where it fails, returns no finite vector [dimension], or another
-    one of the same reports: bits of a seeded run would depend on what was drawn before."""
+    """Try an analyzer of the user's own on made-up reports, several times, before round one.
+
+    Raises `ConfigError` where it fails, returns no finite vector [dimension], or another one of the
+    same reports: bits of a seeded run would depend on what was drawn before.
+    """
     if ":" not in section.analyzer:
         return
     analyze, count = analyzer_of(section), max(1, min(clients, MADE_UP // dimension))
     made_up = torch.randn(count, dimension, generator=torch.Generator().manual_seed(0))
     try:
-        first, again = (
-            analyze(Shuffled(count, reports=made_up.clone())).double() for _ in range(2)
+        first, *more = (
+            analyze(Shuffled(count, reports=made_up.clone())).double() for _ in range(TRIED_TIMES)
         )
     except FlShuffleError:
         return  # so few are not enough for it
@@ -98,7 +102,8 @@ def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
             f"{error if isinstance(error, UnusableBatchError) else raises}; {section.analyzer!r} "
             f"was tried on {count:,} made-up reports of {dimension:,} numbers, and nothing is spent"
         ) from None
-    if not torch.allclose(first, again, rtol=1e-6, atol=1e-6 * float(first.abs().max())):
+    atol = 1e-6 * float(first.abs().max())
+    if not all(torch.allclose(first, again, rtol=1e-6, atol=atol) for again in more):
         raise ConfigError(
             f"server.analyzer = {section.analyzer!r} returns another result when it gets the same "
             "reports again; draw from torch.Generator().manual_seed(...), made in the function, "

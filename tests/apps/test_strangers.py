@@ -156,7 +156,7 @@ def test_ten_changed_lines_and_it_is_private(
     model, last = torch.load("model.pt"), torch.load("model-2.pt")
     assert list(model) == list(load_attribute("torch_app.task:Net", field="")().state_dict())
     assert all(torch.equal(model[name], last[name]) for name in model)
-    with pytest.raises(FlShuffleError, match="is your own"):
+    with pytest.raises(FlShuffleError, match="is user-defined"):
         _ = result.model
 
 
@@ -171,7 +171,7 @@ SEEN_BY_CLIENTS: list[Mistake] = [
     ("updates", {'{"arrays": arr': '{"b": arrays, "a": arr'},
      f"{ALIKE}InvalidValueError: model = 'no arrays': must be an ArrayRecord, 'arrays'"),
     ("updates", {'    return Message(RecordDict({"arrays"': '    Message(RecordDict({"arrays"'},
-     f"{ALIKE}.*the app returned NoneType, no message"),
+     f"{ALIKE}.*the app returned NoneType; it must return a Message"),
     ("records", {"    number, of": "    context.node_config['no']\n    number, of"},
      rf"{ALIKE}KeyError: 'no' \(task\.py, line \d+"),
     ("records", {"return x, x[:, :3].argmax(1)": "return x"},
@@ -191,7 +191,7 @@ SEEN_BEFORE: list[Mistake] = [
     ("updates", {"mods=[count_calls]": "loss=print"}, r"and loss=\.\.\. with them"),
     ("updates", {"mods=[count_calls]": "client_fn=print"}, r"Message API.*@app\.train\(\)"),
     ("records", {"records_per_client = 20\n": ""},
-    r"data\.records_per_client = 0: with privacy\.unit"),
+    r"data\.records_per_client = 0: must be set for your own app"),
     # The server's model and metrics.
     ("updates", {"nn.GroupNorm(2, 6)": "nn.BatchNorm1d(6)", "(context,": "(context, model=net,"},
      r"1\.num_batches_tracked.*GroupNorm.*ModuleValid"),

@@ -169,7 +169,7 @@ def test_addresses_of_older_releases_lead_to_pages() -> None:
     for old, new in (MOVED["pages"] | MOVED["anchors"]).items():
         assert not (docs / f"{old}.md").exists(), old
         name, _, section = new.partition("#")
-        (page,) = docs.glob(f"{name}.*")
+        (page,) = (path for kind in ("md", "ipynb") for path in docs.glob(f"{name}.{kind}"))
         assert not section or section in sections_of(page), new
     assert all(place.partition("#")[0] in MOVED["pages"] for place in MOVED["anchors"])
 

@@ -268,5 +268,5 @@ def test_a_sum_is_exact_and_leaves_out_what_cannot_be_added(tmp_path: Path) -> N
     (content,) = store.batch(facts, 1)
     wanted = steps[[0, 1, 4]].sum(axis=0) / 1024.0
     assert np.array_equal(facts.sum_in(content), wanted)
-    with pytest.raises(RunError, match="no sum"):
+    with pytest.raises(RunError, match="not a sum of this run"):
         facts.sum_in(content[:-1])
