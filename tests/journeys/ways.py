@@ -40,7 +40,7 @@ def researcher() -> None:
     before = typed("fl-shuffle bound quickstart --rounds 2")
     assert "epsilon" in before, before
     said = typed("fl-shuffle simulate quickstart --rounds 2 --out runs/first")
-    assert len(said.splitlines()) <= 8 and "next: fl-shuffle report runs/first" in said, said
+    assert len(said.splitlines()) <= 9 and "next: fl-shuffle report runs/first" in said, said
     line = typed("fl-shuffle simulate quickstart --rounds 2 --seed 2 --quiet --out runs/second")
     assert line.count("\n") == 1 and line.startswith("runs/second  accuracy "), line
     typed("fl-shuffle report runs/first runs/second --out both.html")
