@@ -24,7 +24,7 @@ COMMAND = [
     "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "from fl_shuffle.cli import main; sys.exit(main())",
 ]
-START_SECONDS, END_SECONDS = 300.0, 60.0
+START_SECONDS, END_SECONDS = 300.0, 180.0
 
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 
@@ -90,7 +90,17 @@ def marked(mark: str) -> set[int]:
 
 def require_ended(mark: str) -> None:
     """Every process with this mark ends soon."""
-    wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
+    wait_until(lambda: not marked(mark), END_SECONDS, lambda: f"these stay: {commands_of(mark)}")
+
+
+def commands_of(mark: str) -> list[str]:
+    """The command lines of the processes with this mark, as far as they are still there."""
+    files = (Path("/proc") / str(each) / "cmdline" for each in marked(mark))
+    return [
+        file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        for file in files
+        if file.exists()
+    ]
 
 
 @contextmanager
