@@ -40,7 +40,7 @@ class Case:
         rng = np.random.default_rng(seed)
         count = int(rng.integers(2, 5))
         honest = [None, 0.7, 16][seed % 3]
-        # Whoever shuffles hides among reports of its own noise, all of which may be a colluder's.
+        # A shuffled client hides among reports of its own noise, which may all be a colluder's.
         scales, classes = rng.uniform(0.8, 2.0, 2 if honest is None else 1), []
         for index in range(count):
             radius, scale = rng.uniform(0.1, 0.4), float(scales[index % len(scales)])
@@ -78,7 +78,7 @@ class Case:
         return max(1, arrived - unusable)
 
     def after(self, count: int) -> dict[str, np.ndarray]:
-        """Each client's reports and epsilons after so many rounds [n]."""
+        """Each client's reports and epsilons after this number of rounds [n]."""
         scale, move = self.of_class("scale"), 2.0 * self.of_class("radius")
         squared, taken = np.zeros(len(scale)), np.zeros(len(scale), dtype=int)
         times = self.trust.reports_per_round
@@ -202,7 +202,8 @@ def test_the_worst_client_counts_whether_its_class_is_listed(
 
 @pytest.mark.parametrize(("release", "who"), [("reports", 1), ("sum", 0)])
 def test_the_worst_client_is_that_of_what_is_released(release: str, who: int) -> None:
-    """Sums tell most of whoever moves furthest, reports of whoever moves furthest in its noise."""
+    """Sums cost the client whose mean moves furthest most, reports the one that moves furthest in
+    units of its own noise."""
     classes = [
         ClientClass("gaussian", 2.0, 0.5, 1.0, 1.0, 1e-6, 1),
         ClientClass("gaussian", 0.5, 0.2, 0.4, 1.0, 1e-6, 1),

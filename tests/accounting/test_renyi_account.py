@@ -70,7 +70,7 @@ def test_plain_rounds_cost_what_bound_says(clients: int) -> None:
 
 def losses(size: int, zeros: int, own: int) -> tuple[list[float], list[float]]:
     """Privacy losses, and their chances, of a shuffle of binary randomized response of budget 1:
-    the client holds `own` or the other value, and so many of the others hold 0."""
+    the client holds `own` or the other value, and this number of the others hold 0."""
     matrix = krr_matrix(1.0, 2)
     others = [matrix[0]] * zeros + [matrix[1]] * (size - 1 - zeros)
     p, q = (shuffled_law([matrix[value], *others]) for value in (own, 1 - own))
