@@ -241,6 +241,16 @@ def _without_noise_of_budgets(
     )
 
 
+def _without_report_unit(config: Config, why: str) -> Conflict:
+    """Refuse the clipping norm as a unit of the server's step where it bounds no report."""
+    return Conflict(
+        "privacy.randomizer",
+        why,
+        "set server.learning_rate_unit = 'absolute'",
+        found=config.server.learning_rate_unit != "absolute",
+    )
+
+
 def _declared_noise(config: Config) -> list[Conflict]:
     """Return conflicts of a mechanism that clients declare: it is their own training, which nothing
     else may change."""
@@ -271,6 +281,7 @@ def _declared_noise(config: Config) -> list[Conflict]:
         *_without_noise_of_budgets(
             config, "has one noise for all", "is not calibrated here", "has no weights"
         ),
+        _without_report_unit(config, "clips each step's gradients, and a report is longer"),
     )
     return _of_randomizer(privacy.randomizer == "declared", conflicts)
 
@@ -307,6 +318,7 @@ def _no_noise(config: Config) -> list[Conflict]:
             "has no noise to calibrate",
             "has no noise to weigh reports by",
         ),
+        _without_report_unit(config, "clips nothing"),
         Conflict(
             key,
             "has an infinite epsilon",

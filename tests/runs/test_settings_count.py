@@ -67,6 +67,7 @@ CHANGED: dict[str, tuple[dict[str, Any], Any]] = {
     "training.proximal_mu": (EPOCHS, 2.0),
     "server.optimizer": ({}, "adam"),
     "server.learning_rate": ({}, 0.25),
+    "server.learning_rate_unit": ({}, "clipping-norm"),
     "server.momentum": ({"server.optimizer": "momentum"}, 0.5),
     "server.beta2": (ADAM, 0.5),
     "server.tau": (ADAM, 0.01),
