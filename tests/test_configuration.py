@@ -105,6 +105,13 @@ BARE = "privacy.unit=client privacy.randomizer=none"
             "set server.learning_rate_unit = 'absolute'",
         ),
         (f"{DECLARED} privacy.reports_per_round=2", "several reports would be the same"),
+        ("privacy.report_bits=1", "privacy.report_bits = 1: tells two levels apart"),
+        (
+            f"{BARE} privacy.report_bits=4",
+            "rounds after Gaussian or Laplace noise, and privacy.randomizer = 'none'; leave it out",
+        ),
+        (f"{SUM} privacy.report_bits=4", "the proof for privacy.release = 'sum' needs a fine grid"),
+        (f"{POOLED} privacy.report_bits=4", "run.noise = 'per-sum' makes none"),
         ("budgets.distribution=listed budgets.epsilons=[1.0,2.0]", "takes one a client"),
         (
             f"{NATURAL} data.records_per_client=3",

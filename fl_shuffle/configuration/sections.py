@@ -309,6 +309,9 @@ class PrivacySection:
     """smallest number of reports with which a round is released, at most `data.clients`"""
     reports_per_round: int = setting(1, low=1, high=10_000)
     """number of reports that a client sends in a round, each about its own batch of records"""
+    report_bits: int = setting(0, low=0, high=16)
+    """number of bits of each coordinate of a report: with 2 to 16, a report is rounded to so few
+    levels after its noise is added, and 4 bits are an eighth of the bytes; 0: float32"""
     release: str = one_of(("reports", "sum"))
     """what the attacker sees: every shuffled report, or only the sum of a round's reports"""
     shuffler: str = one_of(("server", "separate"))

@@ -40,6 +40,7 @@ from fl_shuffle.randomizers.base import LocalRandomizer, load_randomizer
 from fl_shuffle.randomizers.declared import REACH, Declared, declared_sensitivity
 from fl_shuffle.randomizers.discrete import DISCRETE
 from fl_shuffle.randomizers.discrete import LARGEST as DISCRETE_LARGEST
+from fl_shuffle.randomizers.few_bits import FewBits, RoundedNoise
 from fl_shuffle.randomizers.total_budgets import Tell, report_budgets, silent
 from fl_shuffle.randomizers.unprotected import REACH as LONGEST_UPDATE
 from fl_shuffle.randomizers.unprotected import NoRandomizer
@@ -75,6 +76,8 @@ class Calibration:
     reports_per_round: int = 1
     totals: Vector | None = None
     """What each client may spend in the whole run, if its noise was solved for from that."""
+    few_bits: FewBits | None = None
+    """How reports are rounded once more, to few bits: `step` is then that of their levels."""
 
     def __len__(self) -> int:
         return int(self.scale.size)
@@ -96,7 +99,10 @@ class Calibration:
         own = epsilon, delta, self.radius, self.scale
         if self.noise in DISCRETE:
             return DISCRETE[self.noise](*own, step=self.step)
-        return NOISES[self.noise](*own, weight=self.weight, step=self.step)
+        if self.few_bits is None:
+            return NOISES[self.noise](*own, weight=self.weight, step=self.step)
+        step = report_grids(self.weight * self.scale, self.weight * self.radius)
+        return RoundedNoise(NOISES[self.noise](*own, weight=self.weight, step=step), self.few_bits)
 
     @cached_property
     def largest(self) -> Vector:
@@ -106,6 +112,13 @@ class Calibration:
         left out, is nobody's honest one.
         """
         return self.local.largest()
+
+    def round_bytes(self, dimension: int) -> int:
+        """Return the bytes of a client's reports of `dimension` numbers in a round, as they
+        travel."""
+        few_bits = self.few_bits
+        size = 4 * dimension if few_bits is None else few_bits.report_bytes(dimension)
+        return size * self.reports_per_round
 
     def noise_of_mean(self, dimension: int, share: float = 1.0) -> float | None:
         """Return the noise of a round's mean report of `dimension` numbers, as a multiple of what a
@@ -177,7 +190,7 @@ def make_plan(
     inverse = scale**-2.0 if config.server.weights == "inverse-variance" else np.ones(len(budgets))
     weight = inverse / np.mean(inverse)
     known, reach = weight * scale, weight * radius
-    custom = None
+    custom = few_bits = None
     if noise in DISCRETE:
         # Cut to the grid towards zero means stay in their ball, and two of them are at most twice
         # its radius apart, in whole steps as well.
@@ -187,6 +200,9 @@ def make_plan(
     elif own is not None:
         custom = own(budgets.epsilon, budgets.delta, radius)
         step, largest = custom.grid(), custom.bound()
+    elif privacy.report_bits:
+        few_bits = FewBits.of(noise, privacy.report_bits, known, reach)
+        step, largest = few_bits.step, few_bits.largest
     else:
         step = report_grids(known, reach)
         largest = largest_reports(NOISES[noise].law, known, reach, step, noise_bits(config))
@@ -199,7 +215,7 @@ def make_plan(
     mean_clip = _mean_clip(config, radius)
     return Calibration(
         noise, norm, clip, mean_clip, radius, sensitivity, scale, weight, step, group,
-        classes, class_of, honest, custom, privacy.reports_per_round, totals,
+        classes, class_of, honest, custom, privacy.reports_per_round, totals, few_bits,
     )  # fmt: skip
 
 

@@ -91,6 +91,7 @@ CHANGED: dict[str, tuple[dict[str, Any], Any]] = {
     "privacy.lifetime_epsilon": ({}, 1.5),
     "privacy.min_reports": ({"training.participation": 0.5}, 11),
     "privacy.reports_per_round": ({}, 2),
+    "privacy.report_bits": ({}, 6),
     "privacy.release": ({}, "sum"),
     "privacy.shuffler": ({}, "separate"),
     "privacy.assumed_honest": (GAUSSIAN, 0.5),
