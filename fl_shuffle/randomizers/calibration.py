@@ -7,7 +7,7 @@ client, all of which are public; no data enters. Server and clients each derive 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -99,10 +99,14 @@ class Calibration:
         own = epsilon, delta, self.radius, self.scale
         if self.noise in DISCRETE:
             return DISCRETE[self.noise](*own, step=self.step)
-        if self.few_bits is None:
-            return NOISES[self.noise](*own, weight=self.weight, step=self.step)
+        if self.few_bits is not None:
+            return RoundedNoise(self.unrounded().local, self.few_bits)
+        return NOISES[self.noise](*own, weight=self.weight, step=self.step)
+
+    def unrounded(self) -> Calibration:
+        """Return the plan of the same reports before they are rounded to few bits."""
         step = report_grids(self.weight * self.scale, self.weight * self.radius)
-        return RoundedNoise(NOISES[self.noise](*own, weight=self.weight, step=step), self.few_bits)
+        return replace(self, few_bits=None, step=step)
 
     @cached_property
     def largest(self) -> Vector:

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from fl_shuffle._internal.arrays import FloatArray, Ids, Vector
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.randomizers.additive import Gaussian
 from fl_shuffle.randomizers.base import LocalRandomizer, Noise
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.shuffler.levels import Levels, few_digits
@@ -193,7 +192,7 @@ class RoundedNoise(LocalRandomizer):
 
     on_device = True
 
-    def __init__(self, noisy: Gaussian, rounding: FewBits) -> None:
+    def __init__(self, noisy: LocalRandomizer, rounding: FewBits) -> None:
         super().__init__(noisy.epsilon, noisy.delta, noisy.radius)
         self._noisy = noisy
         self._rounding = rounding
