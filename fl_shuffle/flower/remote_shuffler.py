@@ -29,8 +29,8 @@ private one: files, all of them."""
 def agreement_of(run: str, config: Config, plan: Calibration, dimension: int) -> Agreement:
     """Return what this run's parties agree on: each computes it from the public configuration.
 
-    Raises `ConfigError` for reports of few bits whose levels differ between clients: whoever opens
-    a report does not know whose it is.
+    Raises `ConfigError` for reports of few bits whose levels differ between clients: the party that
+    opens a report does not know its sender.
     """
     exponent = math.frexp(float(plan.step.min()))[1] - 1  # steps are powers of two
     few_bits = plan.few_bits
