@@ -46,6 +46,7 @@ def main(grid: Grid, context: Context) -> None:
             nodes=nodes,
             analyzer=federation.analyzer,  # the mean of the reports, or a robust estimate of it
             keep=federation.keeper(ledger),  # models that are saved on the way
+            metric_reports=federation.metric_reports,  # what evaluation rounds estimate
         )
         rounds = config.run.rounds
         strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=federation.evaluate())

@@ -36,6 +36,7 @@ SUM = "privacy.release=sum"
 SEQUENTIAL = "training.schedule=sequential"
 APART = "privacy.shuffler=separate privacy.unit=client run.entropy=system"
 DISCRETE = "privacy.randomizer=discrete-laplace privacy.unit=client run.entropy=system"
+ASKED = "privacy.metrics={loss=[0,3]}"
 DECLARED = "privacy.randomizer=declared privacy.declared_sigma=1 app.client=own:client"
 NATURAL = "data.partition=natural"
 
@@ -105,6 +106,25 @@ BARE = "privacy.unit=client privacy.randomizer=none"
             "set server.learning_rate_unit = 'absolute'",
         ),
         (f"{DECLARED} privacy.reports_per_round=2", "several reports would be the same"),
+        ("privacy.metrics_every=2", "privacy.metrics names none; name them"),
+        (ASKED, "must be from 2 to run.rounds = 10"),
+        (f"{ASKED} privacy.metrics_every=11", "must be from 2 to run.rounds = 10"),
+        (
+            "privacy.metrics={f1=[0,1]} privacy.metrics_every=2",
+            "are not computed here: f1; use accuracy or loss, or an app of your own",
+        ),
+        (f"{BARE} {ASKED} privacy.metrics_every=2", "from means with known noise, and privacy.ran"),
+        (f"{SEQUENTIAL} {ASKED} privacy.metrics_every=2", "'sequential' averages nothing"),
+        (
+            f"{ASKED} privacy.metrics_every=2 server.analyzer=coordinate-median",
+            "are averages, and server.analyzer = 'coordinate-median'; use mean",
+        ),
+        (f"{POOLED} {ASKED} privacy.metrics_every=2", "come in reports, and run.noise = 'per-sum'"),
+        ("privacy.metrics=[1]", "privacy.metrics = [1]: must be a table like"),
+        ("privacy.metrics={Loss=[0,1]}", "must be a name of lower-case letters and digits"),
+        ("privacy.metrics={loss=[0]}", "privacy.metrics.loss = [0]: must be two numbers"),
+        ("privacy.metrics={loss=[1,0]}", "must be [lowest, highest], in this order"),
+        ("privacy.metrics={loss=[0,nan]}", "privacy.metrics.loss = nan"),
         ("privacy.report_bits=1", "privacy.report_bits = 1: tells two levels apart"),
         (
             f"{BARE} privacy.report_bits=4",

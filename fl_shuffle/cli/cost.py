@@ -224,7 +224,19 @@ def _noise_lines(config: Config, found: Cost) -> list[str]:
     else:
         said = f"{noise_words(times, reports)} ({found.dimension:,} numbers)"
         lines = [f"warning: {said}" if times > HOPELESS else said]
-    return lines + _report_lines(config, found)
+    return lines + _report_lines(config, found) + _metric_lines(config, found)
+
+
+def _metric_lines(config: Config, found: Cost) -> list[str]:
+    """Return what evaluation rounds are expected to tell, and what they cost."""
+    if not found.metric_errors:
+        return []
+    rounds = config.run.rounds // config.privacy.metrics_every
+    told = ", ".join(f"{name} +- {error:.2g}" for name, error in found.metric_errors.items())
+    return [
+        f"{rounds:,} of {config.run.rounds:,} rounds are evaluation rounds, which cost what others "
+        f"cost and train nothing; expected standard errors: {told}"
+    ]
 
 
 def _report_lines(config: Config, found: Cost) -> list[str]:

@@ -34,6 +34,11 @@ class Conflict:
     found: bool = field(kw_only=True)
 
 
+OWN_METRICS = ("accuracy", "loss")
+"""Metrics that clients with records compute by themselves."""
+KNOWN_NOISE = ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace")
+
+
 def rules(config: Config) -> list[Conflict]:
     """Return what may not be, found in this configuration or not; a user reads of the first."""
     return [
@@ -48,6 +53,7 @@ def rules(config: Config) -> list[Conflict]:
         *_noise_per_sum(config),
         *_local_training(config),
         *_report_bits(config),
+        *_evaluation_rounds(config),
         Conflict(
             "model.fix",
             "replaces layers of a model of your own (model.kind)",
@@ -569,5 +575,58 @@ def _report_bits(config: Config) -> list[Conflict]:
             "rounds every report, and run.noise = 'per-sum' makes none",
             "set run.noise = 'per-report'",
             found=few and config.run.noise == "per-sum",
+        ),
+    ]
+
+
+def _evaluation_rounds(config: Config) -> list[Conflict]:
+    """Return conflicts of metrics that clients report: they need reports of means with noise of a
+    known distribution, and rounds that are averaged."""
+    privacy, key = config.privacy, "privacy.metrics"
+    asked, every = bool(privacy.metrics), privacy.metrics_every
+    unknown = sorted(set(privacy.metrics) - set(OWN_METRICS))
+    return [
+        Conflict(
+            "privacy.metrics_every",
+            "says when clients report metrics, and privacy.metrics names none",
+            "name them, or leave it out",
+            found=every > 0 and not asked,
+        ),
+        Conflict(
+            "privacy.metrics_every",
+            f"must be from 2 to run.rounds = {config.run.rounds} with privacy.metrics: in such "
+            "rounds nothing is trained",
+            found=asked and not 2 <= every <= config.run.rounds,
+        ),
+        Conflict(
+            key,
+            f"are not computed here: {', '.join(unknown)}",
+            f"use {' or '.join(OWN_METRICS)}, or an app of your own (app.client)",
+            found=bool(unknown) and not config.app.custom_client,
+        ),
+        Conflict(
+            key,
+            f"are estimated from means with known noise, and privacy.randomizer = "
+            f"{privacy.randomizer!r}",
+            "use gaussian or laplace",
+            found=asked and privacy.randomizer not in KNOWN_NOISE,
+        ),
+        Conflict(
+            key,
+            "are averages, and training.schedule = 'sequential' averages nothing",
+            "use aggregate",
+            found=asked and config.training.schedule == "sequential",
+        ),
+        Conflict(
+            key,
+            f"are averages, and server.analyzer = {config.server.analyzer!r}",
+            "use mean",
+            found=asked and config.server.analyzer != "mean",
+        ),
+        Conflict(
+            key,
+            "come in reports, and run.noise = 'per-sum' makes none",
+            "set run.noise = 'per-report'",
+            found=asked and config.run.noise == "per-sum",
         ),
     ]

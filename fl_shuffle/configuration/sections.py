@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fl_shuffle._internal.renamed import renamed_attribute
+from fl_shuffle.errors import InvalidValueError, require_real
 from fl_shuffle.settings_schema import one_of, setting
 
 TORCHVISION_SOURCES = (
@@ -262,6 +265,31 @@ class ServerSection:
     trim = renamed_attribute("trim", "trim_fraction")
 
 
+MOST_PRIVATE_METRICS = 16
+ESTIMATED, ERROR = "private_", "_error"
+"""Around a metric's name in metrics.csv: its estimate, and the estimate's standard error."""
+
+
+def _ranges(value: Any) -> dict[str, list[float]]:
+    """Return `privacy.metrics`, names and their ranges; raises `InvalidValueError`."""
+    field_name, allowed = "privacy.metrics", "must be a table like { loss = [0.0, 3.0] }"
+    if not isinstance(value, Mapping) or len(value) > MOST_PRIVATE_METRICS:
+        raise InvalidValueError(field_name, value, f"{allowed}, of at most {MOST_PRIVATE_METRICS}")
+    found = {}
+    # In one order, whatever the file's: server and nodes each read their own copy.
+    for name, ends in sorted(value.items(), key=lambda each: str(each[0])):
+        where = f"{field_name}.{name}"
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", str(name)):
+            raise InvalidValueError(where, name, "must be a name of lower-case letters and digits")
+        if not isinstance(ends, Sequence) or isinstance(ends, str) or len(ends) != 2:
+            raise InvalidValueError(where, ends, "must be two numbers, [lowest, highest]")
+        low, high = (require_real(where, end, minimum=-1e9, maximum=1e9) for end in ends)
+        if not low < high:
+            raise InvalidValueError(where, list(ends), "must be [lowest, highest], in this order")
+        found[str(name)] = [low, high]
+    return found
+
+
 @dataclass(frozen=True)
 class PrivacySection:
     """Unit of privacy, clipping, local randomizer, and what the run may spend."""
@@ -312,6 +340,12 @@ class PrivacySection:
     report_bits: int = setting(0, low=0, high=16)
     """number of bits of each coordinate of a report: with 2 to 16, a report is rounded to so few
     levels after its noise is added, and 4 bits are an eighth of the bytes; 0: float32"""
+    metrics: dict[str, Any] = setting({}, read=_ranges)
+    """metrics that clients report with privacy in evaluation rounds, each with its range, for
+    example `{ loss = [0.0, 3.0], accuracy = [0.0, 1.0] }`"""
+    metrics_every: int = setting(0, low=0, high=1_000_000)
+    """which rounds are evaluation rounds: every k-th one, in which clients report `metrics` and the
+    model stays as it is; 0: none"""
     release: str = one_of(("reports", "sum"))
     """what the attacker sees: every shuffled report, or only the sum of a round's reports"""
     shuffler: str = one_of(("server", "separate"))

@@ -29,6 +29,7 @@ from fl_shuffle.budgets import Budgets, are_totals, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.evaluation import evaluator, require_readable_held_out
 from fl_shuffle.data.models import SHIPPED_MODELS, try_own_model
+from fl_shuffle.data.own_metrics import OwnMetrics
 from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.errors import ConfigError, InvalidValueError
@@ -52,6 +53,7 @@ from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import ClientRecords, Clipper, make_clipper, starts_of_pieces
 from fl_shuffle.gradients.engine import GradientEngine, Loss
+from fl_shuffle.gradients.metric_reports import EvaluatingClipper, MetricReports
 from fl_shuffle.gradients.row_clips import clip_rows
 from fl_shuffle.gradients.sum_of_means import SumOfMeans, make_sum_of_means
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
@@ -365,8 +367,26 @@ class RunParts:
 
         return keep
 
+    @cached_property
+    def metric_reports(self) -> MetricReports | None:
+        """What evaluation rounds report; None in a run without them."""
+        return MetricReports.of(self.config, self.randomizers)
+
+    def _with_estimates(self, dimension: int, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        """Return these names of metrics, and those of what evaluation rounds estimate."""
+        reports = self.metric_reports
+        if reports is None:
+            return metrics
+        if len(reports.names) > dimension:
+            raise ConfigError(
+                f"privacy.metrics names {len(reports.names)} metrics, and a report has "
+                f"{dimension} numbers: name fewer"
+            )
+        return (*metrics, *reports.columns)
+
     def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
         """Return what is known of the run before it starts."""
+        metrics = self._with_estimates(dimension, metrics)
         config, plan = self.config, self.randomizers
         records = config.data.records_per_client * config.data.clients
         data = DataFacts(f"the clients' own ({config.app.client})", records, (), 0, 0, 0)
@@ -443,7 +463,15 @@ class Federation(RunParts):
     @cached_property
     def _clipper(self) -> Clipper:
         records, engine = self._records_and_engine()
-        return make_clipper(self.config, records, self.randomizers, engine, self.seeds)
+        clip = make_clipper(self.config, records, self.randomizers, engine, self.seeds)
+        reports = self.metric_reports
+        if reports is None:
+            return clip
+        own = OwnMetrics(
+            self.model(), self.task, reports.names, np.stack([reports.low, reports.high]),
+            by_record=self.config.privacy.unit == "record",
+        )  # fmt: skip
+        return EvaluatingClipper(clip, reports, own)
 
     def _records_and_engine(self) -> tuple[ClientRecords, GradientEngine]:
         """Return the clients' records on the run's device, and what computes their gradients
@@ -509,6 +537,11 @@ class Federation(RunParts):
         config, task = self.config, self.task
         if config.model.metrics != "default":
             metrics = tuple(self.evaluate()(0, self.arrays(self.model())))
+        if task.regression and "accuracy" in config.privacy.metrics:
+            raise ConfigError(
+                "privacy.metrics names accuracy, which a regression does not have: use loss"
+            )
+        metrics = self._with_estimates(dimension, metrics)
         data = DataFacts(
             source=config.data.source,
             records=len(task.labels),

@@ -148,6 +148,7 @@ class ConfiguredStrategy(strategy.PlayedByStart):
                 analyzer=parts.analyzer,
                 frozen=frozen,
                 keep=parts.keeper(ledger),
+                metric_reports=parts.metric_reports,
             )
             yield played
             ledger.finish(parts.state(played.released()), played.stopped, failed=played.failed)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from fl_shuffle.flower.private_api import CLIENT_APP_RAISED
 from fl_shuffle.flower.settings import SIMULATED, is_simulated
 from fl_shuffle.gradients.clipper import ClippedRows, Clipper
 from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.gradients.metric_reports import EvaluatingClipper
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 
 log = logging.getLogger("fl_shuffle.client")
@@ -186,7 +187,13 @@ class ShuffleClientApp(ClientApp):
             partial(as_client, request, config.data.clients),
             parts.first_trainings if is_simulated(config, request.context.node_config) else None,
         )
+        reports = parts.metric_reports
         if self._records is not None:
+            if reports is not None:
+                raise ProgramError(
+                    "privacy.metrics: ShuffleClientApp(records=...) computes none; train in "
+                    "@app.train() and return a MetricRecord, or leave privacy.metrics out"
+                )
             if declared:
                 raise ProgramError(
                     "privacy.randomizer = 'declared': no noise would be added to gradients of "
@@ -200,7 +207,10 @@ class ShuffleClientApp(ClientApp):
                 "ShuffleClientApp(records=..., model=...), or set privacy.unit = 'client'"
             )
         updates = partial(clients.updates, call_next)
-        return ClippedRows(updates, parts.randomizers.radius, parts.randomizers.norm)
+        clip = ClippedRows(updates, parts.randomizers.radius, parts.randomizers.norm)
+        if reports is None:
+            return clip
+        return EvaluatingClipper(clip, reports, partial(clients.numbers, call_next, reports.names))
 
 
 @contextmanager
@@ -267,6 +277,25 @@ class OwnClients:
 
         return self._rows(clients, update)
 
+    def numbers(
+        self, call_next: ClientAppCallable, names: tuple[str, ...], _model: Tensor, clients: Ids
+    ) -> NDArray[np.float64]:
+        """Return the numbers of these names in each client's reply, [k, m].
+
+        NaN where there is none. Nothing else of the reply is read.
+        """
+
+        def read(message: Message, context: Context, row: NDArray[np.float32]) -> None:
+            reply: Any = call_next(message, context)
+            found = [
+                record for record in reply.content.values() if isinstance(record, MetricRecord)
+            ]
+            for column, name in enumerate(names):
+                values: list[Any] = [record[name] for record in found if name in record]
+                row[column] = float(values[0]) if len(values) == 1 else np.nan
+
+        return self._rows(clients, read, len(names), np.nan).double().numpy()
+
     def means(
         self, gradients: RecordGradients, model: Tensor, clients: Ids, round_number: int
     ) -> Tensor:
@@ -279,13 +308,19 @@ class OwnClients:
         return self._rows(clients, mean)
 
     def _rows(
-        self, clients: Ids, compute: Callable[[Message, Context, NDArray[np.float32]], None]
+        self,
+        clients: Ids,
+        compute: Callable[[Message, Context, NDArray[np.float32]], None],
+        width: int | None = None,
+        missing: float = 0.0,
     ) -> Tensor:
-        """Return a row for each client, float32 [k, d].
+        """Return a row for each client, float32 [k, d], or as wide as asked for.
 
-        `compute` fills it from what the client gets: its message and context.
+        `compute` fills it from what the client gets: its message and context. It is `missing`
+        where that fails.
         """
-        rows = np.zeros((len(clients), self.layout.size), dtype=np.float32)
+        size = self.layout.size if width is None else width
+        rows = np.full((len(clients), size), missing, dtype=np.float32)
         for row, client in zip(rows, clients.tolist(), strict=True):
             failure: BaseException | None = None
             try:
@@ -297,7 +332,7 @@ class OwnClients:
             except BaseException as error:  # a library's panic on a record is no Exception
                 # Flower would send the exception's text to the server, and it may quote records.
                 failure = error
-                row[:] = 0.0
+                row[:] = missing
                 what = f"{type(error).__name__}: {text_of(error)}"
                 log.exception(
                     "training failed on this node: client %d: %s%s", client, what, _AS_ZERO

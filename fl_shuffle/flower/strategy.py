@@ -29,6 +29,7 @@ from fl_shuffle.flower.grid import exchange
 from fl_shuffle.flower.messages import ArrayLayout, read_answer, vector_of
 from fl_shuffle.flower.nodes import Assignment, Broadcast, Nodes
 from fl_shuffle.flower.schedule import Schedule
+from fl_shuffle.gradients.metric_reports import MetricReports
 from fl_shuffle.runs.events import RoundOutcome
 from fl_shuffle.shuffler.local import (
     Batch,
@@ -144,6 +145,9 @@ class ShuffleStrategy(PlayedByStart):
         Arrays that travel beside the trained ones, and stay as they are.
     keep : callable, optional
         Called after each round that is written down, with its number and with what gives the model.
+    metric_reports : MetricReports, optional
+        What evaluation rounds report. In them, the mean report becomes estimates, and no step is
+        taken.
 
     Attributes
     ----------
@@ -169,6 +173,7 @@ class ShuffleStrategy(PlayedByStart):
     analyzer: Callable[[Shuffled], Tensor] = Shuffled.mean
     frozen: Frozen | None = None
     keep: Callable[[int, Callable[[], ArrayRecord]], None] | None = None
+    metric_reports: MetricReports | None = None
     stopped: str | None = field(default=None, init=False)
     failed: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
@@ -178,6 +183,7 @@ class ShuffleStrategy(PlayedByStart):
         self._dimension = self.optimizer.current().numel()
         self._rounds = 0
         self._asked = 0
+        self._estimated: dict[str, float] = {}
 
     @staticmethod
     def of(
@@ -288,9 +294,9 @@ class ShuffleStrategy(PlayedByStart):
             if not self.failed and not self.optimizer.is_finite():
                 self._fail(number, "the model is no longer finite; lower server.learning_rate")
             due = number == num_rounds or number % self.schedule.evaluate_every == 0
-            metrics = {}
+            metrics = dict(self._estimated)
             if evaluate_fn is not None and due and not self.failed:
-                metrics = metrics_in(evaluate_fn(number, self.released()))
+                metrics |= metrics_in(evaluate_fn(number, self.released()))
                 result.evaluate_metrics_serverapp[number] = MetricRecord({**metrics})
             # A remote shuffler may have closed the round before it was reserved anew.
             dropped = max(0, self._asked - spend.num_reports)
@@ -308,6 +314,7 @@ class ShuffleStrategy(PlayedByStart):
 
     def _play(self, grid: Grid, number: int) -> Spend | None:
         """Play one round; return None if it would exceed a budget."""
+        self._estimated = {}
         drawn = self.schedule.participants(number, self.shuffler.min_reports)
         allowed = self.ledger.reserve(number, drawn)
         if allowed is None:
@@ -415,7 +422,11 @@ class ShuffleStrategy(PlayedByStart):
                 spend, _ = self.ledger.amend(number, present, error.unusable)
             self._fail(number, str(error))
         else:
-            self.optimizer.step(found.to(torch.float32), number, self._rounds)
+            reports = self.metric_reports
+            if reports is not None and reports.is_due(number):
+                self._estimated = reports.estimates(found.numpy(), present, shuffled.count)
+            else:
+                self.optimizer.step(found.to(torch.float32), number, self._rounds)
         return spend
 
     def _fail(self, number: int, why: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from fl_shuffle.accounting.rounds.threat_model import ThreatModel
 from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import NotApplicableError
+from fl_shuffle.gradients.metric_reports import MetricReports
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
 from fl_shuffle.randomizers.few_bits import RoundingCost
 from fl_shuffle.randomizers.total_budgets import (
@@ -158,6 +160,8 @@ class Cost:
         Bytes of a client's reports in a round (None: only the run knows the size of a report).
     rounding : RoundingCost or None
         What `privacy.report_bits` does to a coordinate of a report (None: reports are float32).
+    metric_errors : mapping of str to float
+        Expected standard error of each metric of an evaluation round (empty: there is none).
     """
 
     epsilon: float
@@ -174,6 +178,7 @@ class Cost:
     totals: tuple[TotalCost, ...] = ()
     round_bytes: int | None = None
     rounding: RoundingCost | None = None
+    metric_errors: Mapping[str, float] = field(default_factory=dict)
 
     proven_over_lower = renamed_attribute("proven_over_lower", "tightness")
 
@@ -224,7 +229,18 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
         totals=_total_costs(config, plan, classes),
         round_bytes=None if dimension is None else plan.round_bytes(dimension),
         rounding=None if plan.few_bits is None else plan.few_bits.cost,
+        metric_errors=_metric_errors(config, plan),
     )
+
+
+def _metric_errors(config: Config, plan: Calibration) -> dict[str, float]:
+    """Return the standard errors of an evaluation round in which all that are asked report."""
+    reports = MetricReports.of(config, plan)
+    if reports is None:
+        return {}
+    everybody = np.ones(len(plan), dtype=bool)
+    count = max(1, round(config.training.participation * len(plan))) * plan.reports_per_round
+    return dict(zip(reports.names, reports.errors(everybody, count).tolist(), strict=True))
 
 
 def _total_costs(

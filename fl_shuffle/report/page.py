@@ -20,6 +20,7 @@ from fl_shuffle.accounting.guarantee import gain_at_most, proof_over_attack, rat
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
 from fl_shuffle.accounting.rounds.threat_model import towards
 from fl_shuffle.certificates.verdicts import certificate_line
+from fl_shuffle.configuration.sections import ERROR, ESTIMATED
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report import meaning
@@ -98,8 +99,8 @@ def template(name: str) -> Template:
                       "ADD_REMOVE_WORDS": ADD_REMOVE_WORDS, "EACH_ALONE": EACH_ALONE}  # fmt: skip
     pages.globals |= {each.__name__: each for each in (
         add_remove_of, certificate_line, gain_at_most, left_out, odds_factor, proof_over_attack,
-        quantiles_table,
-        ratio_line, run_figures, saved_models, spend_by_round, thinned_clients, towards,
+        estimates_by_round, quantiles_table, ratio_line, run_figures, saved_models, spend_by_round,
+        thinned_clients, towards,
     )}  # fmt: skip
     return pages.get_template(name)
 
@@ -115,6 +116,23 @@ def spend_by_round(run: RunRecord) -> Columns:
     heads = {"round": "round", "num_reports": "reports"}
     heads |= {EPSILONS[name]: name for name in run.epsilons}
     return {head: table[name][at] for name, head in heads.items()}
+
+
+def estimates_by_round(run: RunRecord) -> dict[str, list[Any]]:
+    """Return what evaluation rounds have estimated, by column; nothing where there is none."""
+    names = [
+        f"{ESTIMATED}{name}{end}"
+        for name in run.config["privacy"].get("metrics", {})
+        for end in ("", ERROR)
+    ]
+    held = {n: each for n, each in run.metrics.items() if names and names[0] in each}
+    if not held:
+        return {}
+    heads = [name.removeprefix(ESTIMATED).replace(ERROR, ", standard error") for name in names]
+    return {
+        "round": list(held),
+        **{h: [each[n] for each in held.values()] for h, n in zip(heads, names, strict=True)},
+    }
 
 
 def saved_models(run: RunRecord) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fl_shuffle.configuration.sections import ERROR, ESTIMATED
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -167,6 +169,18 @@ def cells(outcome: RoundOutcome, config: Config) -> dict[str, str]:
         },
     }
     return {name: texts[name] for name in headings(config)}
+
+
+def estimates(outcome: RoundOutcome, config: Config) -> str:
+    """Return what an evaluation round has estimated, in a line; empty for other rounds."""
+    found = outcome.metrics
+    told = [
+        f"{name} {found[f'{ESTIMATED}{name}']:.3g} +- {found[f'{ESTIMATED}{name}{ERROR}']:.2g}"
+        for name in config.privacy.metrics
+        if f"{ESTIMATED}{name}" in found
+    ]
+    said = f"round {outcome.round_number}, estimated from private reports (+- standard error): "
+    return f"{said}{', '.join(told)}" if told else ""
 
 
 def row(texts: Mapping[str, str]) -> str:

@@ -58,6 +58,8 @@ class Display(Watcher):
         rounds = self.run.config.run.rounds
         if words.is_shown(outcome.round_number, rounds):
             self._tell(words.row(words.cells(outcome, self.run.config)))
+        if estimated := words.estimates(outcome, self.run.config):
+            self._tell(estimated)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Print the final numbers."""

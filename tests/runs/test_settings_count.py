@@ -92,6 +92,8 @@ CHANGED: dict[str, tuple[dict[str, Any], Any]] = {
     "privacy.min_reports": ({"training.participation": 0.5}, 11),
     "privacy.reports_per_round": ({}, 2),
     "privacy.report_bits": ({}, 6),
+    "privacy.metrics": ({"privacy.metrics_every": 2}, {"loss": [0.0, 4.0]}),
+    "privacy.metrics_every": ({"privacy.metrics": {"loss": [0.0, 4.0]}}, 2),
     "privacy.release": ({}, "sum"),
     "privacy.shuffler": ({}, "separate"),
     "privacy.assumed_honest": (GAUSSIAN, 0.5),
