@@ -9,7 +9,7 @@ FAILURE_PROBABILITY = 0.01
 
 
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:
-    """Return a number of rounds that a client exceeds with half FAILURE_PROBABILITY at most."""
+    """Return rounds that any client exceeds with probability FAILURE_PROBABILITY / 2 at most."""
     if participation == 1.0:
         return rounds
     # A union bound over the clients: each exceeds its number with probability
