@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from scipy.stats import binom
 
-SURPRISE = 0.01
+FAILURE_PROBABILITY = 0.01
 """How probable it may be that a drawn run costs more than what is planned."""
 
 
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:
-    """Return a number of rounds that no client exceeds, except with probability SURPRISE / 2."""
+    """Return rounds that any client exceeds with probability FAILURE_PROBABILITY / 2 at most."""
     if participation == 1.0:
         return rounds
-    # A union bound over the clients: each exceeds its number with probability SURPRISE/(2
-    # clients) at most. The other half of SURPRISE is for the rounds' sizes.
-    return max(1, int(binom.isf(0.5 * SURPRISE / clients, rounds, participation)))
+    # A union bound over the clients: each exceeds its number with probability
+    # FAILURE_PROBABILITY/(2 clients) at most. The other half is for the rounds' sizes.
+    return max(1, int(binom.isf(0.5 * FAILURE_PROBABILITY / clients, rounds, participation)))
 
 
 def surely(count: int, participation: float, rare: float) -> int:

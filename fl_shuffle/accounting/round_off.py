@@ -8,7 +8,7 @@ from __future__ import annotations
 
 UNIT = 2.0**-53
 """Half an ulp of one."""
-MANY = 2.0**14
+LONG_SUM_ULPS = 2.0**14
 """This number covers sums of some hundreds of terms whose total is one."""
 ROUND_OFF = 1e-9
 """Relative, of results: sums and products of positive terms, powers and exponentials with exponents

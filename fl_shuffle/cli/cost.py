@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
-from fl_shuffle.accounting.attendance import SURPRISE
+from fl_shuffle.accounting.attendance import FAILURE_PROBABILITY
 from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
 from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.cli.options import CommandAnswer
@@ -109,7 +109,7 @@ def _lines(config: Config, found: Cost) -> list[str]:
     if not found.certain:
         lines.append(
             "batches and attendance are drawn: a run costs more than that with probability "
-            f"{SURPRISE:g} at most, and counts what it really was"
+            f"{FAILURE_PROBABILITY:g} at most, and counts what it really was"
         )
     if found.sum_epsilon_add_remove is not None:
         lines.append(f"epsilon {found.sum_epsilon_add_remove:.6g}: {ADD_REMOVE_WORDS}")

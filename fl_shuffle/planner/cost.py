@@ -15,7 +15,7 @@ from fl_shuffle._internal.arrays import Counts, Vector
 from fl_shuffle._internal.renamed import renamed_attribute
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.add_remove import add_remove_of
-from fl_shuffle.accounting.attendance import SURPRISE, rounds_taken, surely
+from fl_shuffle.accounting.attendance import FAILURE_PROBABILITY, rounds_taken, surely
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilons
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.client_classes import ROUND_EXACT_REPORTS, ClientClass
@@ -136,8 +136,8 @@ class Cost:
         What neighbors replace.
     certain : bool
         Whether every client takes part in every round, so that `epsilon` is proven beforehand.
-        Otherwise it is exceeded with probability `SURPRISE` at most, and the run counts what really
-        happened.
+        Otherwise it is exceeded with probability `FAILURE_PROBABILITY` at most, and the run counts
+        what really happened.
     tightness : float or None
         `epsilon` over what an attack certainly reaches (None: no attack is known).
     classes : tuple of ClassCost
@@ -194,10 +194,10 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
     """Return what a configuration will cost if all reports that are asked for arrive.
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
-    small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
-    is what an attack on the reports reaches against a client drawn as often. It is the cost towards
-    whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients that declare their
-    training it is what they declare. Raises `FlShuffleError`.
+    small, and of a client drawn as often, as happens with probability `FAILURE_PROBABILITY` at
+    most; `lower` is what an attack on the reports reaches against a client drawn as often. It is
+    the cost towards whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients
+    that declare their training it is what they declare. Raises `FlShuffleError`.
     """
     plan, dimension = plan_of(config, tell)
     if config.privacy.randomizer == "none":
@@ -422,13 +422,13 @@ def _of_batches(
 def _of_drawn_sums(config: Config, batch: list[ClientClass], rounds: int) -> tuple[Counts, Vector]:
     """Return the same of `rounds` sums of Gaussian reports of clients drawn by public coins.
 
-    Some of the sums hide less with probability half of `SURPRISE` at most.
+    Some of the sums hide less with probability half of `FAILURE_PROBABILITY` at most.
     """
     if config.privacy.randomizer not in ("gaussian", "discrete-gaussian"):
         raise NotApplicableError(
             "sum: with training.participation < 1, this is computed for Gaussian reports only"
         )
-    share, rare = config.training.participation, 0.5 * SURPRISE / config.run.rounds
+    share, rare = config.training.participation, 0.5 * FAILURE_PROBABILITY / config.run.rounds
     table = SumTable.of(batch, None)
     counts = np.array([kind.count for kind in batch])
     assumed = config.privacy.assumed_honest
@@ -473,16 +473,16 @@ def drawn_batch(
 ) -> tuple[list[ClientClass], list[int]]:
     """Return a batch no larger than any round's, and each class's place in it.
 
-    Some round's is smaller with probability half of `SURPRISE` at most. Classes too small to be
-    sure of a report are pooled with the others of their noise, at the largest of their radii and
-    sensitivities.
+    Some round's is smaller with probability half of `FAILURE_PROBABILITY` at most. Classes too
+    small to be sure of a report are pooled with the others of their noise, at the largest of their
+    radii and sensitivities.
     """
     if participation == 1.0:
         return classes, list(range(len(classes)))
     cohorts: dict[tuple[str, float, float], list[int]] = {}
     for index, kind in enumerate(classes):
         cohorts.setdefault((kind.noise, kind.scale, kind.step), []).append(index)
-    rare = 0.5 * SURPRISE / (rounds * (len(classes) + len(cohorts)))
+    rare = 0.5 * FAILURE_PROBABILITY / (rounds * (len(classes) + len(cohorts)))
     sure = cache(partial(surely, participation=participation, rare=rare))  # few counts differ
     present = [replace(kind, count=sure(kind.count)) for kind in classes]
     seen_as = list(range(len(classes)))

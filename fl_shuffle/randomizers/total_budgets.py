@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attendance import SURPRISE, rounds_taken, surely
+from fl_shuffle.accounting.attendance import FAILURE_PROBABILITY, rounds_taken, surely
 from fl_shuffle.accounting.bounds.sum_release.gaussian import SUM_DELTA_SHARE
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsilons, gaussian_mus
@@ -144,7 +144,7 @@ def _solved_reports(
     totals, level, counts = np.unique(solved, return_inverse=True, return_counts=True)
     present = counts
     if share < 1.0:
-        rare = 0.5 * SURPRISE / (config.run.rounds * (len(totals) + 1))
+        rare = 0.5 * FAILURE_PROBABILITY / (config.run.rounds * (len(totals) + 1))
         # A client that reports is there itself.
         present = np.array([max(1, surely(count, share, rare)) for count in counts.tolist()])
     averaged = privacy.unit == "record" and config.clipping == "record"
@@ -166,7 +166,7 @@ def _solved_reports(
 
 def reports_of_a_client(config: Config, clients: int) -> int:
     """Return how many reports a client is planned to send in the run; where clients are drawn, it
-    is drawn for more with probability SURPRISE / 2 at most."""
+    is drawn for more with probability FAILURE_PROBABILITY / 2 at most."""
     rounds = rounds_taken(config.run.rounds, config.training.participation, clients)
     return rounds * config.privacy.reports_per_round
 

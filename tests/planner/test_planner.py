@@ -20,7 +20,7 @@ from scipy.special import log_ndtr
 from scipy.stats import binom
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.attendance import SURPRISE, rounds_taken
+from fl_shuffle.accounting.attendance import FAILURE_PROBABILITY, rounds_taken
 from fl_shuffle.accounting.client_classes import ClientClass
 from fl_shuffle.accounting.lower_bounds import certain_loss
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
@@ -182,10 +182,12 @@ def test_half_a_surprise_is_shared_by_all_rounds_and_classes(rounds: int, share:
         told = sum(batch[i].count for i in own) + batch[place].count
         if batch[place].count > 1:
             fewer += float(binom.cdf(told - 1, sum(sizes[i] for i in own), share))
-    assert 0.0 < rounds * fewer <= 0.5 * SURPRISE
+    assert 0.0 < rounds * fewer <= 0.5 * FAILURE_PROBABILITY
     for clients in (1, 50, 100_000):
         most = rounds_taken(rounds, share, clients)
-        assert most == rounds or clients * binom.sf(most, rounds, share) <= 0.5 * SURPRISE
+        assert (
+            most == rounds or clients * binom.sf(most, rounds, share) <= 0.5 * FAILURE_PROBABILITY
+        )
 
 
 @pytest.mark.parametrize(("share", "status"), [("1.0", "proven"), ("0.5", "expected")])

@@ -45,6 +45,8 @@ class Theorem(NamedTuple):
     """An upper bound at every epsilon >= 0, both directions; may be infinite."""
     predicted_mu: float
     """A normal approximation of that curve: not a bound, only a scale."""
+    predicted: Callable[[float], float] | None = None
+    """About what `delta` gives, in a small part of its time: not a bound. None: not known."""
 
 
 class OneRoundCurve(ABC):

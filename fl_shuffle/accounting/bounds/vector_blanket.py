@@ -74,6 +74,8 @@ class VectorBlanket:
         self.credit = self._move > 0.0 and self.reports >= needed
         dear = own > HEAVY_TAIL_DISTANCE and self.reports < FEW_REPORTS
         self._error = DEAR_ERROR if dear else RELATIVE_ERROR
+        self._known: dict[tuple[float, float], float] = {}
+        """The blankets' own term of Gaussian reports, by epsilon and z."""
 
     def _masses(self, depth: float) -> FloatArray:
         return np.asarray(np.exp(-self._exponent(depth)))
@@ -106,8 +108,10 @@ class VectorBlanket:
                 continue
             # The top of the distribution is cut where what is left hardly adds to delta.
             guess = min(local, float(gaussian_profile(epsilon, self.predicted_mu)) + penalty)
-            law = GaussianLaw(self._own, epsilon, tail=max(0.1 * self._error * guess, 1e-290))
-            own = self._certified(law, depth, epsilon)
+            if (epsilon, depth) not in self._known:
+                law = GaussianLaw(self._own, epsilon, tail=max(0.1 * self._error * guess, 1e-290))
+                self._known[epsilon, depth] = self._certified(law, depth, epsilon)
+            own = self._known[epsilon, depth]
             found = min(found, own + penalty)
             if 0.5 * penalty < own < 2.0 * penalty:
                 break

@@ -18,7 +18,7 @@ E(x + V)_+ - x_+ <= sqrt(v) phi(x / sqrt(v)).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,8 @@ class TiltedDistribution:
     second: float
     rounding: float
     """sum_i p~_i (6 (J + 8) + |theta v_i|) |v_i|: round-off of the characteristic function."""
+    _coarse: dict[tuple[float, int], ComplexArray] = field(default_factory=dict, repr=False)
+    """Weighted e^(ikv) - 1 by (step, block): a sum asks for most blocks five times over."""
 
     @classmethod
     def of(cls, law: AtomicDistribution, theta: float) -> TiltedDistribution:
@@ -88,12 +90,33 @@ class TiltedDistribution:
         found = np.empty((blocks.size, rests.size), dtype=np.complex128)
         for start in range(0, blocks.size, at_once):
             part = slice(start, start + at_once)
-            coarse = blocks[part].astype(np.float64) * (FOURIER_BLOCK * step)
-            weighted = _turns(coarse, self.values) * self.weights
+            weighted = self._weighted(blocks[part], step)
             found[part] = weighted @ fine.T + weighted.sum(axis=1)[:, None]
         found += fine @ self.weights
         result: ComplexArray = found[row, column]
         return result
+
+    def _weighted(self, blocks: NDArray[np.int64], step: float) -> ComplexArray:
+        """Return p~ (e^(ikv) - 1) at the first frequency of every block, [block, value].
+
+        `significant_nodes` halves its blocks four times, and the sum follows: each asks for blocks
+        that were there before. Rows are kept while they fit into `FOURIER_CELLS_AT_ONCE`, and come
+        back bit for bit.
+        """
+        kept = self._coarse
+        new = [block for block in blocks.tolist() if (step, block) not in kept]
+        rows = np.array(new, dtype=np.float64) * (FOURIER_BLOCK * step)
+        turned = _turns(rows, self.values) * self.weights
+        if len(new) == blocks.size:
+            weighted = turned
+        else:
+            fresh = dict(zip(new, turned, strict=True))
+            weighted = np.empty((blocks.size, self.values.size), dtype=np.complex128)
+            for place, block in enumerate(blocks.tolist()):
+                weighted[place] = fresh[block] if block in fresh else kept[step, block]
+        if (len(kept) + len(new)) * self.values.size <= FOURIER_CELLS_AT_ONCE:
+            kept.update(((step, block), row) for block, row in zip(new, turned, strict=True))
+        return weighted
 
 
 def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

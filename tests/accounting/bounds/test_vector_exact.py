@@ -18,6 +18,7 @@ from scipy.stats import binom
 import fl_shuffle as fs
 from fl_shuffle.accounting.bounds import vector, vector_blanket
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve, _Cell, _of_cell
+from fl_shuffle.accounting.bounds.one_round import Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import NEGLIGIBLE
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
@@ -174,32 +175,84 @@ def test_a_delta_below_all_that_theorems_say_is_not_searched_for(
     assert curve.epsilon(1e-100) == curve.local_epsilon(1e-100)
 
 
-@pytest.mark.parametrize("wins", [True, False])
+class FarOut:
+    """A wide batch of predicted mu 0.01, whose blanket says `share` of what it must beat.
+
+    It does so from `start` on, and nothing before that.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, share: float, start: float = 0.0) -> None:
+        self.asked: list[float] = []
+        """Epsilons at which the blanket was asked ..."""
+        self.theorem: list[float] = []
+        """... and those at which the theorem was."""
+        self.blanket = SimpleNamespace(reports=100.0, delta=self._delta)
+        self._share, self._start = share, start
+        found = Theorem(self._of_theorem, 0.01, self.exact)
+        patch.setattr(vector, "vector_blanket", lambda _: self.blanket)
+        patch.setattr(vector, "gaussian_shuffle", lambda *_: found)
+
+    def curve(self) -> VectorCurve:
+        return VectorCurve(ShuffledRound("gaussian", 1.0, 0.8, 1.6, ((0.8, 9_999),)))
+
+    @staticmethod
+    def exact(epsilon: float) -> float:
+        return 0.1 * math.exp(-epsilon)
+
+    def _of_theorem(self, epsilon: float) -> float:
+        self.theorem.append(epsilon)
+        return self.exact(epsilon)
+
+    def _delta(self, epsilon: float, below: float) -> float:
+        self.asked.append(epsilon)
+        return self._share * below if epsilon > self._start else below
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_far_out_blanket_is_asked_where_it_wins(
-    monkeypatch: pytest.MonkeyPatch, wins: bool
+    monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     """It is tried at fixed points of the batch, and never asked again if it loses there."""
-    asked: list[float] = []
+    batch = FarOut(monkeypatch, share)
+    curve = batch.curve()
+    assert curve.certified(0.15) == batch.exact(0.15) and not batch.asked
+    assert curve.certified(0.2) == pytest.approx(share * batch.exact(0.2))
+    tried = len(batch.asked)
+    assert curve.certified(0.3) == pytest.approx(share * batch.exact(0.3))
+    assert (len(batch.asked) > tried) == (share < 1.0)
+    # Where it says far less than is predicted, the dear theorem is not asked.
+    assert (0.3 in batch.theorem) == (share > 0.25)
+    known = len(batch.asked)
+    batch.blanket.reports = 1.0
+    few = batch.curve()
+    assert few.certified(0.3) == batch.exact(0.3) and len(batch.asked) == known
 
-    def delta(epsilon: float, below: float) -> float:
-        asked.append(epsilon)
-        return 0.5 * below if wins else below
 
-    blanket = SimpleNamespace(reports=100.0, delta=delta)
-    theorem = SimpleNamespace(predicted_mu=0.01, delta=lambda epsilon: 0.1 * math.exp(-epsilon))
-    monkeypatch.setattr(vector, "vector_blanket", lambda _: blanket)
-    monkeypatch.setattr(vector, "gaussian_shuffle", lambda *_: theorem)
-    kind = ShuffledRound("gaussian", 1.0, 0.8, 1.6, ((0.8, 9_999),))
-    curve = VectorCurve(kind)
-    assert curve.certified(0.15) == theorem.delta(0.15) and not asked
-    share = 0.5 if wins else 1.0
-    assert curve.certified(0.2) == pytest.approx(share * theorem.delta(0.2))
-    tried = len(asked)
-    assert curve.certified(0.3) == pytest.approx(share * theorem.delta(0.3))
-    assert len(asked) == tried + wins
-    blanket.reports = 1.0
-    few = VectorCurve(kind)
-    assert few.certified(0.3) == theorem.delta(0.3) and len(asked) == tried + wins
+def test_far_out_blanket_is_not_asked_below_a_point_where_it_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 24 predicted deviations it loses, at 48 it wins: whatever was asked first."""
+    for order in ([0.2, 0.3, 0.5], [0.5, 0.3, 0.2]):
+        batch = FarOut(monkeypatch, 0.1, start=0.4)
+        curve = batch.curve()
+        found = {epsilon: curve.certified(epsilon) for epsilon in order}
+        assert 0.2 not in batch.asked and 0.3 in batch.asked
+        assert [found[0.2], found[0.3]] == [batch.exact(0.2), batch.exact(0.3)]
+        assert found[0.5] == pytest.approx(0.1 * batch.exact(0.5))
+
+
+@pytest.mark.slow
+def test_far_out_theorem_that_is_not_asked_is_the_larger_one() -> None:
+    """A prediction decides whether the theorem is asked; the bound with it is no smaller."""
+    kind = ShuffledRound("gaussian", 1.0, 1.0, 2.0, ((1.0, 99_999),))
+    curve, skipped = VectorCurve(kind), 0
+    for multiple in (36.0, 48.0, 90.0, 150.0):
+        epsilon = multiple * curve.predicted_mu
+        found = curve.certified(epsilon)
+        if found < vector.CLEARLY * curve._predicted(epsilon):
+            skipped += 1
+            assert found < curve._theorems[0].delta(epsilon)
+    assert skipped >= 3
 
 
 @pytest.mark.slow

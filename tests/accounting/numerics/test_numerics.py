@@ -53,7 +53,7 @@ from fl_shuffle.accounting.lower_bounds.chosen_datasets import (
 from fl_shuffle.accounting.numerics.composition import Composition, certainly_within
 from fl_shuffle.accounting.numerics.dominating_pairs import DominatingPair, trade_off
 from fl_shuffle.accounting.numerics.dp_accounting_export import to_dp_accounting
-from fl_shuffle.accounting.numerics.fourier import TiltedDistribution
+from fl_shuffle.accounting.numerics.fourier import FOURIER_CELLS_AT_ONCE, TiltedDistribution
 from fl_shuffle.accounting.numerics.monotone_search import crossing
 from fl_shuffle.accounting.numerics.stop_loss import DeltaBound, amplified_delta
 from fl_shuffle.accounting.queries.methods import METHODS
@@ -473,6 +473,24 @@ def test_a_tilted_laws_transform_is_within_the_stated_round_off(step: float) -> 
             turns = [mpmath.expj(mpmath.mpf(k) * value) - 1 for value in law.values.tolist()]
             exact = complex(mpmath.fdot(law.weights.tolist(), turns))
         assert abs(found[position] - exact) <= UNIT * law.rounding * k + 1e-300
+
+
+def test_kept_turns_come_back_bit_for_bit() -> None:
+    """Blocks of nodes that were asked for before, of this step and of another, and new ones."""
+    values = np.random.default_rng(4).normal(0.0, 1.0, 300)
+    atoms = AtomicDistribution(values, np.full(300, 1.0 / 300.0))
+    known = TiltedDistribution.of(atoms, 0.05)
+    for step, nodes in (
+        (0.01, np.arange(0, 6_400, 64)),
+        (0.03, np.arange(0, 6_400, 64)),
+        (0.01, np.arange(3_200, 9_600, 16)),
+    ):
+        fresh = TiltedDistribution.of(atoms, 0.05)
+        assert np.array_equal(known.characteristic(nodes, step), fresh.characteristic(nodes, step))
+    # More than is kept at most: nothing is lost, and nothing more is held.
+    many = np.arange(0, 64 * 3_600, 64)
+    known.characteristic(many, 0.01)
+    assert len(known._coarse) * values.size <= FOURIER_CELLS_AT_ONCE
 
 
 # --- Dominating pairs and their composition -------------------------------------------------------

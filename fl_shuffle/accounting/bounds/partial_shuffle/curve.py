@@ -86,7 +86,8 @@ def gaussian_shuffle(
         return None
     mu = min(setting.predicted_mu for setting in settings)
     delta = partial(least_delta, settings)
-    return Theorem(delta, mu) if _gains(delta, mu, move) else None
+    predicted = partial(_predicted, settings)
+    return Theorem(delta, mu, predicted) if _gains(delta, mu, move) else None
 
 
 def nearest_settings(
@@ -140,6 +141,11 @@ def least_delta(settings: tuple[RoundGeometry, ...], epsilon: float) -> float:
     if predicted_delta(second, epsilon) <= NEARLY * predicted_delta(first, epsilon):
         found = min(found, _delta_of_any_move(second, epsilon))
     return found
+
+
+def _predicted(settings: tuple[RoundGeometry, ...], epsilon: float) -> float:
+    """Return about what `least_delta` gives."""
+    return min(predicted_delta(setting, epsilon) for setting in settings)
 
 
 def _delta_of_any_move(setting: RoundGeometry, epsilon: float) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle._internal.arrays import FloatArray
-from fl_shuffle.accounting.round_off import MANY, UNIT
+from fl_shuffle.accounting.round_off import LONG_SUM_ULPS, UNIT
 
 BULK_SDS, BULK_STEPS = 2.5, 6
 """Atoms within this many of their own tilted deviations, in this many steps, are the bulk of
@@ -84,7 +84,7 @@ class Frequencies:
         # v(k) is convex in k^2: on [k_1, k_2] it is largest at one of the ends. Atoms outside of
         # the bulk count with their whole mass.
         v = np.maximum(_bulk(self.k1, s2, mu4), _bulk(self.k2, s2, mu4))
-        bound = share * np.sqrt(np.maximum(v, 0.0)) + 1.0 - share + MANY * UNIT
+        bound = share * np.sqrt(np.maximum(v, 0.0)) + 1.0 - share + LONG_SUM_ULPS * UNIT
         result: FloatArray = np.minimum(bound, 1.0)
         return result
 

@@ -28,7 +28,7 @@ from scipy.special import ndtr
 from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import factor_law
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum
-from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, ROUND_UP, UNIT
+from fl_shuffle.accounting.round_off import LONG_SUM_ULPS, ROUND_OFF, ROUND_UP, UNIT
 
 LAMBDA = 1.0
 """About the mean of the weights; at least one, which the nodes' weights rest on."""
@@ -215,7 +215,9 @@ def drift_of_weights(
         log_moment += n * np.log(hbar @ p + steep[:, 0] * float(ndtr(c - Y[-1])))
     # x_+ <= e^(tau x - 1)/tau, and e^(log_moment - 1 - tau beta)/tau = e^log_goal gives beta.
     beta = np.maximum((log_moment - 1.0 - np.log(tau) - log_goal) / tau, 0.0)
-    return float(np.min(beta, initial=math.inf)) * ROUND_UP + MANY * UNIT, math.exp(log_goal)
+    return float(np.min(beta, initial=math.inf)) * ROUND_UP + LONG_SUM_ULPS * UNIT, math.exp(
+        log_goal
+    )
 
 
 def node_weights(x: FloatArray, c: float) -> FloatArray:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle._internal.arrays import FloatArray
-from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, UNIT
+from fl_shuffle.accounting.round_off import LONG_SUM_ULPS, ROUND_OFF, UNIT
 
 Gram = tuple[FloatArray, FloatArray, FloatArray]
 """U, W, X of many matrices."""
@@ -28,7 +28,7 @@ ADDED = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 3.5, 6.0, 10.0,
     :, None
 ]
 """Candidates for e in units of a box's spread: any e >= 0 is valid."""
-FEW_SQUARES = 128.0 * UNIT
+GRAM_ROUNDOFF = 128.0 * UNIT
 """Of sums of a few squares: U and W are raised by it, X is lowered by three times as much."""
 LEAST_RATIO = 1e-6
 """Others' radii are at least this share of the client's own: larger is safe, and none is zero."""
@@ -92,7 +92,7 @@ def corner(u2: FloatArray, w2: FloatArray, spread: FloatArray, chord: FloatArray
     # Both ends move up by e, so dU = U' - U and dW = W' - W are at least e for every matrix of the
     # set. U and W are sums of a few squares: `slack` covers their round-off.
     e = ADDED * spread
-    slack = FEW_SQUARES * (u2 + w2 + chord)
+    slack = GRAM_ROUNDOFF * (u2 + w2 + chord)
     u, w = u2 + e + slack, w2 + e + slack
     # dU and dW differ by at most `spread`, so |sqrt(dU) - sqrt(dW)| is largest if the smaller one
     # is e. Since 2X = U + W - |p - q|^2, X + sqrt(dU dW) = (U' + W' - |p - q|^2 - (sqrt(dU) -
@@ -140,7 +140,7 @@ class Cover:
     @property
     def client_unit(self) -> bool:
         """Whether |p - q| is bounded by the ball alone."""
-        return self.move >= 2.0 * self.own * (1.0 - FEW_SQUARES)
+        return self.move >= 2.0 * self.own * (1.0 - GRAM_ROUNDOFF)
 
     @property
     def ends(self) -> FloatArray:
@@ -158,7 +158,7 @@ class Cover:
         if self.client_unit:
             first = second = np.linspace(0.0, math.pi, cells + 1)
         else:
-            reach = (self.own + self.other) * (1.0 + FEW_SQUARES)
+            reach = (self.own + self.other) * (1.0 + GRAM_ROUNDOFF)
             first = np.linspace(0.0, reach * reach, cells // 2 + 1)
             # U - W = <p - q, u + v>, so |U - W| <= |p - q| (|u| + |v|) <= 2 D (C_1 + C_2).
             second = 2.0 * reach * self.move * np.linspace(-1.0, 1.0, 2 * cells + 1)
@@ -218,7 +218,7 @@ class Cover:
     @property
     def most(self) -> float:
         """The largest U and W there is, rounded up."""
-        return (self.own + self.other) ** 2 * (1.0 + MANY * UNIT)
+        return (self.own + self.other) ** 2 * (1.0 + LONG_SUM_ULPS * UNIT)
 
     def chord(self, low1: FloatArray, high2: FloatArray) -> FloatArray:
         """Record unit: |p - q|^2 at most, by the parallelogram law; negative: no configuration.
@@ -228,8 +228,8 @@ class Cover:
         least = low1 + np.maximum(low1 - high2, 0.0)
         most = 2.0 * (self.own**2 + self.other**2)
         # Small `other` enlarges round-off.
-        over = np.maximum(least - most - FEW_SQUARES * most, 0.0) / (2.0 * self.other)
-        result: FloatArray = 4.0 * self.own**2 - over * over + FEW_SQUARES * self.own**2
+        over = np.maximum(least - most - GRAM_ROUNDOFF * most, 0.0) / (2.0 * self.other)
+        result: FloatArray = 4.0 * self.own**2 - over * over + GRAM_ROUNDOFF * self.own**2
         return np.minimum(result, self.move**2)
 
     def corner(self, boxes: FloatArray, a: float) -> Gram:
