@@ -11,8 +11,10 @@ import sys
 from fl_shuffle import builtin_apps
 from fl_shuffle._internal.renamed import warn_renamed
 from fl_shuffle.builtin_apps import clients, server
-from fl_shuffle.builtin_apps.clients import app as _client
-from fl_shuffle.builtin_apps.server import app as _server
+
+# In a checkout, only `builtin_apps` itself knows where these two lie.
+from fl_shuffle.builtin_apps.clients import app as _client  # type: ignore[import-not-found]
+from fl_shuffle.builtin_apps.server import app as _server  # type: ignore[import-not-found]
 
 warn_renamed(__name__, builtin_apps.__name__)
 # One module under two names: a second copy would be a second app.

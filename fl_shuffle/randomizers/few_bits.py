@@ -43,7 +43,7 @@ LARGEST_BIAS = 0.01
 CELLS = 2.0 ** (np.arange(-240, 49) / 16.0)
 """Widths of a cell that are tried, in noise scales, from 2^-15 to 8."""
 SEARCHED_BITS = 8
-"""Beyond, a cell is so narrow that the range alone matters: it stays as with this number of bits."""
+"""Beyond, a cell is so narrow that only the range matters: it stays as with this number of bits."""
 MEANS = 33
 """Means, between 0 and the largest, at which the worst rounding is looked for."""
 
