@@ -9,8 +9,8 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 BESIDE = {
-    "fl_shuffle.pages.clients": "clients",
-    "fl_shuffle.pages.server": "server",
+    "fl_shuffle.builtin_apps.clients": "clients",
+    "fl_shuffle.builtin_apps.server": "server",
     "fl_shuffle.configs": "configs",
 }
 PROOFS = Path("docs/research/proofs")

@@ -7,14 +7,15 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import fl_shuffle as fs
+from benchmarks import proof_pictures
+from benchmarks.drawing import pyplot_for, save, write_rows
 from benchmarks.turns import ROOT
 from fl_shuffle.cli import main as command
 from fl_shuffle.configuration.reading import resolve_config
@@ -40,6 +41,11 @@ def main() -> None:
     policies(DOCS / "concepts" / "budget-policies")
     labels(DOCS / "how-to" / "non-iid")
     noise(DOCS / "how-to" / "choose-settings")
+    attackers(DOCS / "concepts" / "shuffle-model")
+    own_model(DOCS / "tutorials" / "own-model")
+    sweep(DOCS / "how-to" / "sweep-and-compare")
+    proof_pictures.swap(DOCS / "research" / "proofs" / "random-swap")
+    proof_pictures.gram(DOCS / "research" / "proofs" / "worst-others")
     clipping(DOCS / "how-to" / "clipping-norm")
 
 
@@ -55,8 +61,8 @@ def composition(stem: Path) -> None:
         )
         for rounds in ROUNDS
     ]
-    _write(stem, ("rounds", "proven", "lower bound", "one round times rounds"), rows)
-    pyplot = _pyplot(stem.name)
+    write_rows(stem, ("rounds", "proven", "lower bound", "one round times rounds"), rows)
+    pyplot = pyplot_for(stem)
     figure, axes = pyplot.subplots(figsize=(6.5, 4.0))
     for place, (name, style) in enumerate(
         (
@@ -69,7 +75,7 @@ def composition(stem: Path) -> None:
         axes.loglog([row[0] for row in rows], [row[place] for row in rows], style, label=name)
     axes.set_xlabel("rounds T")
     axes.set_ylabel(f"epsilon at delta = {QUERY['delta']:g}")
-    _save(figure, axes, stem)
+    save(figure, axes, stem)
 
 
 def policies(stem: Path) -> None:
@@ -84,9 +90,9 @@ def policies(stem: Path) -> None:
     heads = (
         "policy", "reports: most exposed", "reports: median", "sums: most exposed", "sums: median",
     )  # fmt: skip
-    _write(stem, heads, rows)
-    pyplot = _pyplot(stem.name)
-    figure, axes = pyplot.subplots(figsize=(7.0, 3.2))
+    write_rows(stem, heads, rows)
+    pyplot = pyplot_for(stem)
+    figure, axes = pyplot.subplots(figsize=(5.0, 4.2))
     height = 0.2
     for place, name in enumerate(heads[1:]):
         at = [number + (place - 1.5) * height for number in range(len(rows))]
@@ -95,7 +101,7 @@ def policies(stem: Path) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("epsilon at delta = 1e-5, after 50 rounds")
-    _save(figure, axes, stem)
+    save(figure, axes, stem)
 
 
 def noise(stem: Path) -> None:
@@ -104,14 +110,80 @@ def noise(stem: Path) -> None:
     for clients in CLIENTS:
         cost = fs.cost("quickstart", overrides={"data.clients": clients})
         rows.append((clients, cost.noise_of_mean, max(each.epsilon for each in cost.classes)))
-    _write(stem, ("clients", "noise of the mean (clipping norms)", "epsilon"), rows)
-    pyplot = _pyplot(stem.name)
+    write_rows(stem, ("clients", "noise of the mean (clipping norms)", "epsilon"), rows)
+    pyplot = pyplot_for(stem)
     figure, axes = pyplot.subplots(figsize=(6.5, 4.0))
     numbers = [row[0] for row in rows]
     axes.loglog(numbers, [row[1] for row in rows], "o-", label="noise of the mean, clipping norms")
     axes.loglog(numbers, [row[2] for row in rows], "s--", label="epsilon of all rounds, proven")
     axes.set_xlabel("clients")
-    _save(figure, axes, stem)
+    save(figure, axes, stem)
+
+
+def attackers(stem: Path) -> None:
+    """Epsilon of the most exposed client by attacker, after each round of the quickstart."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = fs.simulate("quickstart", out=Path(folder) / "run").metrics
+    names = {
+        "local": "local: the operator of this server",
+        "shuffled": "shuffled: shuffled reports visible",
+        "sum": "sum: only sums visible",
+    }
+    rounds = metrics["round"].tolist()
+    rows = list(zip(rounds, *(metrics[f"{name}_epsilon"].tolist() for name in names), strict=True))
+    write_rows(stem, ("round", *names), rows)
+    figure, axes = pyplot_for(stem).subplots(figsize=(6.5, 4.0))
+    for place, (label, style) in enumerate(zip(names.values(), ("-", "--", ":"), strict=True), 1):
+        axes.semilogy(rounds, [row[place] for row in rows], style, label=label)
+    axes.set_xlabel("round")
+    axes.set_ylabel("cumulative epsilon at delta = 1e-5")
+    save(figure, axes, stem)
+
+
+def own_model(stem: Path) -> None:
+    """Accuracy by round of the two runs of the tutorial: its blocks are executed as they stand."""
+    text = stem.with_suffix(".md").read_text("utf-8")
+    module = re.search(r"<!-- file: mine\.py -->\n```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"(?<!-->\n)```python\n(.*?)```", text, re.DOTALL)
+    if module is None:
+        raise ValueError(f"{stem}.md has no file mine.py")
+    accuracies = []
+    known: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("mine.py").write_text(module[1], encoding="utf-8")
+        for block in blocks:
+            exec(block, known)
+            if "simulate" in block:
+                accuracies.append(known["result"].metrics["accuracy"].tolist())
+    names = ("shipped Gaussian noise, epsilon 4 per report", "rounded_gaussian, epsilon 1")
+    rows = list(zip(range(1, len(accuracies[0]) + 1), *accuracies, strict=True))
+    write_rows(stem, ("round", *names), rows)
+    figure, axes = pyplot_for(stem).subplots(figsize=(6.5, 4.0))
+    for place, (name, style) in enumerate(zip(names, ("o-", "s--"), strict=True), 1):
+        axes.plot([row[0] for row in rows], [row[place] for row in rows], style, label=name)
+    axes.set_xlabel("round")
+    axes.set_ylim(0.0, 1.0)
+    axes.set_xticks(range(0, len(rows) + 1, 5))
+    axes.set_ylabel("accuracy on test records")
+    save(figure, axes, stem)
+
+
+def sweep(stem: Path) -> None:
+    """The page's sweep, as `fl-shuffle report FOLDER` draws it."""
+    found = re.search(r"^fl-shuffle (sweep .*)$", stem.with_suffix(".md").read_text("utf-8"), re.M)
+    if found is None:
+        raise ValueError(f"{stem}.md has no sweep")
+    with tempfile.TemporaryDirectory() as folder:
+        swept, drawn = Path(folder) / "sweep", Path(folder) / "drawn"
+        if command([*found[1].split(), "--out", str(swept), "--quiet"]):
+            raise ValueError("the sweep failed")
+        for form in ("svg", "csv"):
+            if command(["report", str(swept), f"--{form}", str(drawn)]):
+                raise ValueError(f"no {form} was made")
+            (made,) = drawn.glob(f"*.{form}")
+            stem.with_suffix(f".{form}").write_text(
+                made.read_text("utf-8"), encoding="utf-8", newline="\n"
+            )
 
 
 def clipping(stem: Path) -> None:
@@ -141,15 +213,15 @@ def clipping(stem: Path) -> None:
                 means.append(100.0 * sum(each or 0.0 for each in accuracies) / len(SEEDS))
             rows.append((factor * norm, *means))
     heads = "clipping norm", "accuracy (absolute)", "accuracy (clipping-norm)"
-    _write(stem, heads, rows)
-    pyplot = _pyplot(stem.name)
+    write_rows(stem, heads, rows)
+    pyplot = pyplot_for(stem)
     figure, axes = pyplot.subplots(figsize=(6.5, 4.0))
     norms = [row[0] for row in rows]
     axes.semilogx(norms, [row[2] for row in rows], "o-", label="rate in clipping norms")
     axes.semilogx(norms, [row[1] for row in rows], "s--", label="absolute rate")
     axes.set_xlabel("clipping norm")
     axes.set_ylabel("test accuracy, percent")
-    _save(figure, axes, stem)
+    save(figure, axes, stem)
 
 
 def labels(stem: Path) -> None:
@@ -171,33 +243,6 @@ def labels(stem: Path) -> None:
             # Line ends as the repository has them, and a mode that everybody may read.
             made.write_text(made.read_text("utf-8"), encoding="utf-8", newline="\n")
             made.chmod(0o644)
-
-
-def _write(stem: Path, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    with stem.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(heads)
-        writer.writerows(
-            [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows
-        )
-
-
-def _pyplot(salt: str) -> Any:
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": salt, "svg.fonttype": "none"})
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, axes: Any, stem: Path) -> None:
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(
-        stem.with_suffix(".svg"), format="svg", metadata={"Date": None}, bbox_inches="tight"
-    )
 
 
 if __name__ == "__main__":

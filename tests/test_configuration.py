@@ -94,7 +94,10 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         (f"{SEQUENTIAL} privacy.assumed_honest=0.5", "changes nothing in a sequential schedule"),
         (f"{SEQUENTIAL} privacy.reports_per_round=2", "must be 1 in a sequential"),
         ("privacy.randomizer=declared", "privacy.randomizer = 'declared': needs"),
-        (f"{DECLARED} app.client=fl_shuffle.pages.clients.app:app", "'declared': is what clients"),
+        (
+            f"{DECLARED} app.client=fl_shuffle.builtin_apps.clients.app:app",
+            "'declared': is what clients",
+        ),
         (f"{DECLARED} privacy.unit=client", "'declared': is noise for single records"),
         (f"{DECLARED} privacy.clipping=average", "'declared': clips each record"),
         (f"{DECLARED} privacy.personalization=clipping", "'declared': has one noise for all"),

@@ -8,7 +8,7 @@ function fit() {
     const width = (element) => element.getBoundingClientRect().width;
     const tooWide = () => width(table) > width(table.parentElement) + 0.5;
     table.classList.remove("breaking", "stacked");
-    table.classList.toggle("many-columns", names.length > 6);
+    table.classList.toggle("many-columns", names.length > 5);
     if (names.length === 0 || !tooWide()) continue;
     table.classList.add("breaking");
     if (innerWidth >= NARROW && !tooWide()) continue;

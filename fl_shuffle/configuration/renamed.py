@@ -28,9 +28,15 @@ SETTINGS = {
 VALUES = {
     "run.noise": {"pooled": "per-sum"},
     "privacy.shuffler": {"in-server": "server", "apart": "separate"},
-    # As version 0.1 calls the framework's own apps.
-    "app.server": {"fl_shuffle.apps.server:app": AppSection().server},
-    "app.client": {"fl_shuffle.apps.client:app": AppSection().client},
+    # As version 0.1, and versions 0.2 and 0.3, call the framework's own apps.
+    "app.server": {
+        "fl_shuffle.apps.server:app": AppSection().server,
+        "fl_shuffle.pages.server.app:app": AppSection().server,
+    },
+    "app.client": {
+        "fl_shuffle.apps.client:app": AppSection().client,
+        "fl_shuffle.pages.clients.app:app": AppSection().client,
+    },
 }
 """`section.key` -> values of earlier versions -> today's."""
 

@@ -416,9 +416,9 @@ class BudgetsSection:
 class AppSection:
     """The Flower apps that play the two sides; a user's own go here."""
 
-    server: str = setting("fl_shuffle.pages.server.app:app", own="module")
+    server: str = setting("fl_shuffle.builtin_apps.server.app:app", own="module")
     """Flower ServerApp of the run, as module:object, for example `my_server:app`"""
-    client: str = setting("fl_shuffle.pages.clients.app:app", own="module")
+    client: str = setting("fl_shuffle.builtin_apps.clients.app:app", own="module")
     """Flower ClientApp of the run, as module:object, for example `my_client:app`"""
     config: dict[str, Any] = setting({})
     """values that an app of your own reads in `context.run_config`, beside those of

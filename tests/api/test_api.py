@@ -211,14 +211,19 @@ def test_a_folder_here_stands_in_for_nothing_installed(
         (place / "found_twice").mkdir(parents=True)
         (place / "found_twice" / "__init__.py").write_text(f"where = {place.name!r}\n")
     (here / "found_here.py").write_text("where = 'here'\n")
-    (here / "fl_shuffle" / "pages" / "server").mkdir(parents=True)
-    for name in ("__init__", "pages/__init__", "pages/server/__init__", "pages/server/app"):
+    (here / "fl_shuffle" / "builtin_apps" / "server").mkdir(parents=True)
+    for name in (
+        "__init__",
+        "builtin_apps/__init__",
+        "builtin_apps/server/__init__",
+        "builtin_apps/server/app",
+    ):
         (here / "fl_shuffle" / f"{name}.py").write_text("app = 'another'\n")
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
     for name in ("found_twice", "found_here"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, "fl_shuffle.pages.server.app", raising=False)
+    monkeypatch.delitem(sys.modules, "fl_shuffle.builtin_apps.server.app", raising=False)
     assert plugins.load_attribute("found_twice:where", field="app.server") == "installed"
     assert plugins.load_attribute("found_here:where", field="app.server") == "here"
     own = resolve_config({}).app.server

@@ -177,8 +177,8 @@ dependencies = []
 publisher = "me"
 
 [tool.flwr.app.components]
-serverapp = "fl_shuffle.pages.server.app:app"
-clientapp = "fl_shuffle.pages.clients.app:app"
+serverapp = "fl_shuffle.builtin_apps.server.app:app"
+clientapp = "fl_shuffle.builtin_apps.clients.app:app"
 
 [tool.flwr.app.config]
 resolved = ""

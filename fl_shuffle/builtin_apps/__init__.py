@@ -1,4 +1,4 @@
-"""The two pages that every run executes: `clients/app.py` and `server/app.py`.
+"""The two Flower apps that every run executes: `clients/app.py` and `server/app.py`.
 
 A wheel holds them in this package. In a checkout they lie beside it, where `flwr run .` and readers
 find them. They are then loaded from there under the names that they have in a wheel, since
