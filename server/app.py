@@ -31,7 +31,9 @@ def main(grid: Grid, context: Context) -> None:
     accountant = federation.accountant(dimension)
     with federation.open_ledger(grid, context, accountant, dimension, ()) as ledger:
         begun = ledger.resumed  # a resumed run continues where it stopped
-        optimizer = ServerOptimizer(federation.config.server, model, begun.optimizer_state)
+        optimizer = ServerOptimizer(
+            federation.config.server, model, begun.optimizer_state, begun.planned
+        )
         # Releases reports in random order, or their sum; never too few to hide anybody.
         shuffler = federation.shuffler(context, ledger.run, dimension, begun.counted)
         strategy = ShuffleStrategy(

@@ -170,7 +170,12 @@ def simulate(parser: Parser) -> None:
     overrides(parser, OF_RUN)
     flag(parser, "--list", "List the shipped configurations")
     option(parser, "--out", "DIR", "Directory of the run (default: runs/DATE-TIME)")
-    option(parser, "--resume", "DIR", "Continue the unfinished run in this directory")
+    option(
+        parser,
+        "--resume",
+        "DIR",
+        "Continue the run in this directory; a finished one with --rounds N",
+    )
     vouch = "With --resume: state that the data are unchanged, if they cannot be compared"
     flag(parser, "--data-unchanged", vouch)
     trackers = "Send metrics to tensorboard, mlflow, wandb, or your module:function (repeatable)"

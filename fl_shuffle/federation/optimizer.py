@@ -39,13 +39,21 @@ class ServerOptimizer:
     The first three are PyTorch's functional optimizers: its classes import the whole compiler when
     the first one is built, which takes as long as everything else before the first round.
 
-    It starts at `parameters`, or continues from what `state` of another one returned.
+    It starts at `parameters`, or continues from what `state` of another one returned. With
+    `planned`, the schedule and the averaging are those of this number of rounds, however many there
+    are: later rounds have the rate that the schedule ends with, and their iterates are averaged,
+    too. A run to which rounds are added so repeats its first rounds to the same bits.
     """
 
     def __init__(
-        self, section: ServerSection, parameters: Tensor, state: Mapping[str, Any] | None = None
+        self,
+        section: ServerSection,
+        parameters: Tensor,
+        state: Mapping[str, Any] | None = None,
+        planned: int | None = None,
     ) -> None:
         self._section = section
+        self._planned = planned
         self._theta = parameters.detach().clone().to(torch.float32)
         self._momentum: list[Tensor | None] = [None]
         self._moments: tuple[Tensor, ...] = ()
@@ -81,6 +89,7 @@ class ServerOptimizer:
     def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
         """Take one step against `gradient`, in round `round_number` (from 1) of `rounds`."""
         section = self._section
+        rounds = rounds if self._planned is None else min(rounds, self._planned)
         rate = section.learning_rate * self._schedule(round_number, rounds)
         # A step makes a new vector: what was broadcast stays what it was.
         theta = self._theta.clone()
@@ -126,7 +135,8 @@ class ServerOptimizer:
         warmup = min(self._section.warmup, rounds)
         if round_number <= warmup:
             return round_number / (warmup + 1)
-        progress = (round_number - 1 - warmup) / (rounds - warmup)
+        # Round `rounds` + 1 is where the decay ends; every later one has that rate.
+        progress = (min(round_number, rounds + 1) - 1 - warmup) / max(1, rounds - warmup)
         left = {
             "constant": 1.0,
             "linear": 1.0 - progress,
