@@ -195,8 +195,8 @@ def resume(
     ------
     RunError
         If the directory holds no run with rounds left, if a setting may not change, if what was
-        released could not be accounted for any more, or if nobody can tell whether the data are still the
-        same and `data_unchanged` is False.
+        released could not be accounted for any more, or if nobody can tell whether the data are
+        still the same and `data_unchanged` is False.
     ConfigError
         If a setting is malformed.
 

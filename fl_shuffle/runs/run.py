@@ -184,7 +184,7 @@ class Run:
         row = self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         now = time.monotonic()
         last = outcome.round_number == self.config.run.rounds
-        # After the last round, too: whoever adds rounds starts there.
+        # After the last round, too: added rounds start there.
         due = not self._seeded or last or now - self._last_checkpoint >= CHECKPOINT_SECONDS
         if state is not None and due:
             self._last_checkpoint = now
