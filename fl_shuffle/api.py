@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fl_shuffle.sweeps.points import Sweep
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import SweepEvent
+    from fl_shuffle.together import ComposedRuns, compose_runs
 
     OnRound = Callable[[RoundOutcome], None]
     OnEvent = Callable[[RunEvent], None]
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoundQuery",
+    "ComposedRuns",
     "Config",
     "Cost",
     "FlShuffleError",
@@ -57,6 +59,7 @@ __all__ = [
     "calibrate",
     "certify",
     "compare",
+    "compose_runs",
     "cost",
     "load_model",
     "private_frequencies",
@@ -77,6 +80,7 @@ __getattr__, _ = lazy_names(
         "fl_shuffle.estimators.private": ("PrivateEstimate", "private_frequencies", "private_mean"),
         "fl_shuffle.planner.cost": ("Cost", "TotalCost"),
         "fl_shuffle.results": ("Result", "load_model"),
+        "fl_shuffle.together": ("ComposedRuns", "compose_runs"),
         "fl_shuffle.sweeps.results": ("SweepResult",),
     },
     renamed={"Question": "BoundQuery", "Solved": "SolveResult"},
