@@ -16,7 +16,8 @@ from fl_shuffle.cli import main
 from fl_shuffle.data import Records
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from tests.crashes import Crashing
-from tests.small_federation import Play, summary
+from tests.small_federation import Play
+from tests.small_federation import rows as rows_of
 
 NAMES = [f"c{number:02d}" for number in range(12)]
 ELSEWHERE = [*NAMES[1:], "zoe"]
@@ -62,7 +63,7 @@ def test_two_runs_cost_what_one_of_all_rounds_does(
     assert np.array_equal(found.added["local"], own[0] + own[1])
     assert (found.added["local"] > found.epsilon["local"]).all()
     assert found.added_delta == pytest.approx(2e-5) and found.delta == 1e-5
-    gspa = [summary(each)["gspa_epsilon"] for each in (first, second)]
+    gspa = [float(rows_of(each)[-1]["gspa_epsilon"]) for each in (first, second)]
     assert found.added["gspa"][0] == pytest.approx(sum(gspa))
     runs = (str(first), str(second), "--together")
     rows = {row["column"]: row for row in table(capsys, *runs)}
@@ -106,6 +107,7 @@ def test_assumptions_of_every_run_are_told(play: Play) -> None:
         (("data.partition=dirichlet",), "neighbors of .* are replace-one"),
         (("data.records_per_client=9",), "data.records_per_client = 9 instead of 0"),
     ],
+    ids=["unit", "seed", "clients", "labels", "records"],
 )
 def test_runs_on_other_units_or_clients_are_refused(
     settings: tuple[str, ...], words: str, play: Play
