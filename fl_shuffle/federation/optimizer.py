@@ -22,7 +22,7 @@ class ServerOptimizer:
     """One step a round on one flat parameter vector, with a schedule and iterate averaging.
 
     A report points uphill (a gradient, or minus a local update): the step goes against it. With
-    mean report g, learning rate eta, moments m and v:
+    mean report g, divided by `report_unit`, learning rate eta, moments m and v:
 
     fedavg       x -= eta g
     fedavgm      m = beta1 m + g                                     x -= eta m
@@ -43,6 +43,7 @@ class ServerOptimizer:
     `planned`, the schedule and the averaging are those of this number of rounds, however many there
     are: later rounds have the rate that the schedule ends with, and their iterates are averaged,
     too. A run to which rounds are added so repeats its first rounds to the same bits.
+    `report_unit` is public: it is 1, or the clipping norm (`Config.report_unit`).
     """
 
     def __init__(
@@ -50,10 +51,13 @@ class ServerOptimizer:
         section: ServerSection,
         parameters: Tensor,
         state: Mapping[str, Any] | None = None,
+        *,
         planned: int | None = None,
+        report_unit: float = 1.0,
     ) -> None:
         self._section = section
         self._planned = planned
+        self._report_unit = report_unit
         self._theta = parameters.detach().clone().to(torch.float32)
         self._momentum: list[Tensor | None] = [None]
         self._moments: tuple[Tensor, ...] = ()
@@ -90,6 +94,7 @@ class ServerOptimizer:
         """Take one step against `gradient`, in round `round_number` (from 1) of `rounds`."""
         section = self._section
         rounds = rounds if self._planned is None else min(rounds, self._planned)
+        gradient = gradient / self._report_unit
         rate = section.learning_rate * self._schedule(round_number, rounds)
         # A step makes a new vector: what was broadcast stays what it was.
         theta = self._theta.clone()

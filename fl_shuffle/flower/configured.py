@@ -133,7 +133,11 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         with parts.open_ledger(grid, context, accountant, dimension, metrics) as ledger:
             begun = ledger.resumed
             optimizer = ServerOptimizer(
-                parts.config.server, model, begun.optimizer_state, begun.planned
+                parts.config.server,
+                model,
+                begun.optimizer_state,
+                planned=begun.planned,
+                report_unit=parts.config.report_unit,
             )
             shuffler = parts.shuffler(context, ledger.run, dimension, begun.counted)
             played = strategy.ShuffleStrategy(
