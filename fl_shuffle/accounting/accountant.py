@@ -594,7 +594,7 @@ class Accountant:
 
     def _in_sums(self, index: int, epsilon: float) -> WorstClient:
         curve = self._counted.sums.curve(index)
-        return WorstClient(index, epsilon, curve.profile, curve.trade_off)
+        return WorstClient(index, epsilon, curve.profile, curve.trade_off, curve.cover)
 
     @property
     def releases(self) -> Releases:

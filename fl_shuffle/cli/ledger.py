@@ -210,6 +210,10 @@ def _say_bill(run: RunRecord, client: int, clients: MakeTable) -> None:
     say(*_bill(run, client, own))
     if not len(history.round_numbers):
         return
+    spent = None if own["noise"] == "none" else run.accountant.of_client(client)
+    if spent is not None:
+        cover = spent.gaussian_cover(run.delta)
+        say(f"  as Gaussian DP: mu = {cover.mu:.4g}, but for probability {cover.rare:.2g}")
     counted = {name: float(values[-1, 0]) for name, values in history.columns.items()}
     if any(not agree(own[EPSILONS[name]], value) for name, value in counted.items()):
         said = ", ".join(f"{name} {value:.4g}" for name, value in counted.items())
