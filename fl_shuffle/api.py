@@ -209,8 +209,8 @@ def resume(
     The ledger keeps every round that was released before the run stopped. A round that is attempted
     again counts every attempt whose reports may have been released. Rounds that are added cost what
     they would have cost in one longer run. The learning rate and the averaging stay those of the
-    number of rounds that the run was planned with first; added rounds have the rate that the
-    schedule ends with.
+    number of rounds that the run was planned with first; added rounds keep the rate of the last
+    planned one.
 
     See Also
     --------

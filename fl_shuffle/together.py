@@ -259,7 +259,7 @@ def compose_runs(
     ...         _ = fs.simulate(overrides={"run.rounds": 2, "run.seed": seed}, out=path)
     ...     together = fs.compose_runs(paths)
     >>> print(round(together.worst(), 3), round(together.added["headline"].max(), 3))
-    0.349 0.491
+    0.352 0.492
     """
     if isinstance(runs, str | Path) or len(runs) < 2:
         raise InvalidValueError("runs", runs, "must name at least two run directories")

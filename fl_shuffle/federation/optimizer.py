@@ -40,9 +40,9 @@ class ServerOptimizer:
     the first one is built, which takes as long as everything else before the first round.
 
     It starts at `parameters`, or continues from what `state` of another one returned. With
-    `planned`, the schedule and the averaging are those of this number of rounds, however many there
-    are: later rounds have the rate that the schedule ends with, and their iterates are averaged,
-    too. A run to which rounds are added so repeats its first rounds to the same bits.
+    `planned`, schedule and averaging are those of this number of rounds, however many there are:
+    later rounds keep the rate of the last planned one, and their iterates are averaged, too. So a
+    run to which rounds are added repeats its first rounds to the same bits.
     `report_unit` is public: it is 1, or the clipping norm (`Config.report_unit`).
     """
 
@@ -140,8 +140,9 @@ class ServerOptimizer:
         warmup = min(self._section.warmup, rounds)
         if round_number <= warmup:
             return round_number / (warmup + 1)
-        # Round `rounds` + 1 is where the decay ends; every later one has that rate.
-        progress = (min(round_number, rounds + 1) - 1 - warmup) / max(1, rounds - warmup)
+        # Rounds that were added keep the rate of the last planned one. If all of those were
+        # warm-up, the decay has not begun.
+        progress = max(0, min(round_number, rounds) - 1 - warmup) / max(1, rounds - warmup)
         left = {
             "constant": 1.0,
             "linear": 1.0 - progress,

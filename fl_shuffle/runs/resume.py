@@ -154,21 +154,12 @@ def changes_of(known: LedgerRecord, now: Config) -> list[str]:
     """
     old, new = settings_of(known.config), settings_of(now.to_dict())
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    server = now.server
-    # Rounds beyond the planned ones have the learning rate that the schedule ends with.
-    spent = server.lr_schedule != "constant" and not server.lr_final_fraction
     for key in changed:
         why = ""
         if key not in CHANGEABLE:
             why = f"what may change is {', '.join(CHANGEABLE)}"
         elif key == "run.rounds" and now.run.rounds < old[key]:
             why = "rounds may only be added"
-        elif key == "run.rounds" and spent:
-            why = (
-                f"server.lr_schedule = {server.lr_schedule!r} ends at a learning rate of zero "
-                "(server.lr_final_fraction = 0), so further rounds would cost privacy and learn "
-                "nothing; start a new run"
-            )
         if why:
             raise RunError(
                 f"{known.directory} cannot be resumed with {key} = {new.get(key)!r}: it was "
