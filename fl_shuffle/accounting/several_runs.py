@@ -39,7 +39,7 @@ from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 COLUMNS = ("shuffled", "sum", "local", "gspa", "headline")
 
 
-class Composed(NamedTuple):
+class TogetherSpend(NamedTuple):
     """What several runs cost together, in arrays of shape (clients,), by column.
 
     `epsilon` are nats at one delta, NaN where a column says nothing; `reasons` says why.
@@ -52,7 +52,7 @@ class Composed(NamedTuple):
 
 
 @dataclass
-class Factors:
+class ReleaseFactors:
     """The factors of a product of dominating pairs: releases about one client.
 
     `rounds` are shuffled rounds, `laws` the client's own noise, `mu_squared` a Gaussian factor, and
@@ -64,7 +64,7 @@ class Factors:
     mu_squared: float = 0.0
     rare: float = 0.0
 
-    def add(self, other: Factors) -> None:
+    def add(self, other: ReleaseFactors) -> None:
         """Compose with other releases."""
         self.rounds.update(other.rounds)
         self.laws.update(other.laws)
@@ -127,7 +127,7 @@ def compose_runs(
     places: Sequence[NDArray[np.int64]],
     delta: float,
     library: RoundLibrary,
-) -> Composed:
+) -> TogetherSpend:
     """Return what runs on the same clients have cost together.
 
     Parameters
@@ -143,7 +143,7 @@ def compose_runs(
 
     Returns
     -------
-    Composed
+    TogetherSpend
         Epsilons of shape (clients,), by column.
 
     Notes
@@ -176,7 +176,7 @@ def compose_runs(
         # `fmin`: where a run adds no noise nothing stands in `local`.
         epsilon["headline"] = np.fmin(composing.column("headline"), epsilon["local"])
     given = {name: why for name, why in reasons.items() if why}
-    return Composed({name: epsilon[name] for name in COLUMNS}, given, headline)
+    return TogetherSpend({name: epsilon[name] for name in COLUMNS}, given, headline)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class _Composing:
         return np.asarray(found[inverse.reshape(-1)], dtype=np.float64)
 
     def _epsilon(self, name: str, client: int) -> float:
-        product = Factors()
+        product = ReleaseFactors()
         for each, place in zip(self.runs, self.places, strict=True):
             product.add(_factors(each, name, int(place[client])))
         return product.epsilon(self.delta, self.library)
@@ -233,22 +233,24 @@ def _codes(run: Releases, name: str) -> NDArray[np.int64]:
     return np.where(alone, len(values) * (int(run.taken.max(initial=0)) + 1) + own, index)
 
 
-def _factors(run: Releases, name: str, client: int) -> Factors:
+def _factors(run: Releases, name: str, client: int) -> ReleaseFactors:
     """Return what one client's releases in a run are to the attacker of a column."""
     column, taken = run.headline if name == "headline" else name, int(run.taken[client])
     if not taken:
-        return Factors()
+        return ReleaseFactors()
     if column == "none":
-        return Factors(rare=1.0)  # its update was released as it is
+        return ReleaseFactors(rare=1.0)  # its update was released as it is
     if column == "shuffled":
         histories = run.histories
         spent = histories.distinct[int(histories.group_of[client])]
         if spent:
-            return Factors(rounds=Counter(spent))
+            return ReleaseFactors(rounds=Counter(spent))
     if column == "sum":
         mu_squared = float(run.sums.mu_squared[client])
         if math.isfinite(mu_squared):
             # Section 15 gives up rho in each of the sums.
-            return Factors(mu_squared=mu_squared, rare=taken * SUM_RARE * run.sums.table.laplace)
+            return ReleaseFactors(
+                mu_squared=mu_squared, rare=taken * SUM_RARE * run.sums.table.laplace
+            )
     # Its own noise is all that counts: no round gives credit, or no sum does.
-    return Factors(laws=Counter({run.alone[int(run.class_of[client])].law: taken}))
+    return ReleaseFactors(laws=Counter({run.alone[int(run.class_of[client])].law: taken}))

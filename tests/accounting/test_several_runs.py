@@ -17,7 +17,7 @@ from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsi
 from fl_shuffle.accounting.numerics.dp_accounting_export import to_dp_accounting
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.threat_model import EVERYBODY_HONEST, ThreatModel
-from fl_shuffle.accounting.several_runs import Composed, compose_runs
+from fl_shuffle.accounting.several_runs import TogetherSpend, compose_runs
 from fl_shuffle.accounting.unprotected import Unprotected
 
 DELTA = 1e-5
@@ -41,7 +41,7 @@ def run(
     return accountant
 
 
-def together(*runs: Accountant, delta: float = DELTA) -> Composed:
+def together(*runs: Accountant, delta: float = DELTA) -> TogetherSpend:
     everybody = np.arange(len(runs[0].client_totals().rounds))
     return compose_runs(runs, [everybody] * len(runs), delta, LIBRARY)
 
