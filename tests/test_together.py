@@ -91,6 +91,7 @@ def test_two_runs_cost_what_one_of_all_rounds_does(
         assert words in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_assumptions_of_every_run_are_told(play: Play) -> None:
     first, second = play("first"), play("second", "privacy.assumed_honest=0.5", "run.seed=9")
     found = fs.compose_runs([first, second])
@@ -109,6 +110,7 @@ def test_assumptions_of_every_run_are_told(play: Play) -> None:
     ],
     ids=["unit", "seed", "clients", "labels", "records"],
 )
+@pytest.mark.slow
 def test_runs_on_other_units_or_clients_are_refused(
     settings: tuple[str, ...], words: str, play: Play
 ) -> None:
@@ -174,11 +176,13 @@ def test_named_clients_are_matched_by_name(play: Play, capsys: CaptureFixture[st
         fs.compose_runs([first, play("third")], clients_as={"c00": "zoe"})
 
 
+@pytest.mark.slow
 def test_unfinished_runs_count_as_far_as_they_came(crash: Crashing, play: Play) -> None:
     stopped, whole = crash(2, "run.entropy=system", name="stopped"), play("whole")
     assert fs.compose_runs([stopped, whole]).rounds.tolist() == [5] * 12
 
 
+@pytest.mark.slow
 def test_run_without_noise_is_infinite(play: Play) -> None:
     bare = play("bare", "privacy.randomizer=none", "run.seed=9")
     found = fs.compose_runs([play("run"), bare])

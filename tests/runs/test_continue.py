@@ -63,6 +63,7 @@ def test_continued_seeded_run_equals_a_longer_one(
     assert record.agrees and not len(record.differing)
 
 
+@pytest.mark.slow
 def test_continued_real_run_counts_every_round(play: Play) -> None:
     run, whole = play("run", SYSTEM), play("whole", SYSTEM, "run.rounds=5")
     before = LedgerRecord(run)
@@ -113,6 +114,7 @@ def test_older_copy_of_continued_ledger_is_refused(play: Play, refused: Refused)
     assert "the ledger is older than the run" in refused(run, "--rounds", "5")
 
 
+@pytest.mark.slow
 def test_large_state_is_kept_for_more_rounds(play: Play, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "MOST_IN_LEDGER", 0)
     run = play("run", SYSTEM, "server.optimizer=adam")

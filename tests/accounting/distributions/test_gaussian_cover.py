@@ -96,6 +96,7 @@ def test_sums_of_gaussian_reports_have_an_exact_mu() -> None:
     assert found.rare == 1e-90
 
 
+@pytest.mark.slow
 def test_shuffled_reports_are_covered_at_every_epsilon() -> None:
     spent, accountant = client("reports")
     found = spent.gaussian_cover(1e-6)
