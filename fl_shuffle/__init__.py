@@ -26,8 +26,9 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_shuffle.api": (
             "Config", "Cost", "FlShuffleError", "Guarantee", "BoundQuery", "Result", "SolveResult",
-            "PrivateEstimate", "SweepResult", "TotalCost", "audit", "bound", "bound_many",
-            "calibrate", "certify", "compare", "cost", "load_model", "private_frequencies",
+            "ComposedRuns", "PrivateEstimate", "SweepResult", "TotalCost", "audit", "bound",
+            "bound_many", "calibrate", "certify", "compare", "compose_runs", "cost", "load_model",
+            "private_frequencies",
             "private_mean", "resume", "resume_sweep", "simulate", "solve", "sweep",
             "to_dp_accounting",
         )

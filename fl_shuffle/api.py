@@ -14,7 +14,13 @@ from fl_shuffle.accounting.guarantee import Guarantee
 from fl_shuffle.accounting.queries.query import BoundQuery
 from fl_shuffle.configuration.reading import QUICKSTART, ConfigLike, resolve_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, RunError
+from fl_shuffle.errors import (
+    ConfigError,
+    FlShuffleError,
+    InvalidValueError,
+    RunError,
+    require_integer,
+)
 from fl_shuffle.settings_schema import asks
 
 if TYPE_CHECKING:
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from fl_shuffle.sweeps.points import Sweep
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import SweepEvent
+    from fl_shuffle.together import ComposedRuns, compose_runs
 
     OnRound = Callable[[RoundOutcome], None]
     OnEvent = Callable[[RunEvent], None]
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoundQuery",
+    "ComposedRuns",
     "Config",
     "Cost",
     "FlShuffleError",
@@ -51,6 +59,7 @@ __all__ = [
     "calibrate",
     "certify",
     "compare",
+    "compose_runs",
     "cost",
     "load_model",
     "private_frequencies",
@@ -71,6 +80,7 @@ __getattr__, _ = lazy_names(
         "fl_shuffle.estimators.private": ("PrivateEstimate", "private_frequencies", "private_mean"),
         "fl_shuffle.planner.cost": ("Cost", "TotalCost"),
         "fl_shuffle.results": ("Result", "load_model"),
+        "fl_shuffle.together": ("ComposedRuns", "compose_runs"),
         "fl_shuffle.sweeps.results": ("SweepResult",),
     },
     renamed={"Question": "BoundQuery", "Solved": "SolveResult"},
@@ -157,17 +167,21 @@ def simulate(
 def resume(
     directory: str | Path,
     *,
+    rounds: int | None = None,
     settings: Sequence[str] = (),
     data_unchanged: bool = False,
     on_round: OnRound | None = None,
     on_event: OnEvent | None = None,
 ) -> Result:
-    """Continue the unfinished run in `directory`, with its own configuration, to its end.
+    """Continue the run in `directory`, with its own configuration, to its end.
 
     Parameters
     ----------
     directory : str or Path
         Run directory.
+    rounds : int, optional
+        Number of rounds in all. A finished run needs one above the number it was planned with. By
+        default, the number that an unfinished run was planned with.
     settings : sequence of str, optional
         Settings to change, each ``"section.key=value"``. Only some may change
         (docs/how-to/resume-a-run.md).
@@ -184,16 +198,19 @@ def resume(
     Raises
     ------
     RunError
-        If the directory holds no unfinished run, if a setting may not change, if what was released
-        could not be accounted for any more, or if nobody can tell whether the data are still the
-        same and `data_unchanged` is False.
+        If the directory holds no run with rounds left, if a setting may not change, if what was
+        released could not be accounted for any more, or if nobody can tell whether the data are
+        still the same and `data_unchanged` is False.
     ConfigError
         If a setting is malformed.
 
     Notes
     -----
     The ledger keeps every round that was released before the run stopped. A round that is attempted
-    again counts every attempt whose reports may have been released.
+    again counts every attempt whose reports may have been released. Rounds that are added cost what
+    they would have cost in one longer run. The learning rate and the averaging stay those of the
+    number of rounds that the run was planned with first; added rounds keep the rate of the last
+    planned one.
 
     See Also
     --------
@@ -215,13 +232,23 @@ def resume(
     ...         run = fs.resume(f"{folder}/run")
     ...     len(run.metrics["round"])
     2
+
+    Add a round to a finished run:
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = fs.simulate(overrides={"run.rounds": 2}, out=f"{folder}/run")
+    ...     longer = fs.resume(first.directory, rounds=3)
+    ...     len(longer.metrics["round"])
+    3
     """
     from fl_shuffle.runs.directory import RunPlace
-    from fl_shuffle.runs.resume import unfinished_config
+    from fl_shuffle.runs.resume import continued_config
 
     path = Path(directory).resolve()
+    if rounds is not None:
+        settings = [*settings, f"run.rounds={require_integer('rounds', rounds, minimum=1)}"]
     place = RunPlace(path, "data-unchanged" if data_unchanged else "yes")
-    return _play(unfinished_config(path, settings), place, on_round, on_event)
+    return _play(continued_config(path, settings), place, on_round, on_event)
 
 
 def _play(

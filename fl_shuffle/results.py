@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fl_shuffle._internal.plugins import data_frame
 from fl_shuffle._internal.renamed import RenamedKeys, renamed_attribute, warn_renamed
 from fl_shuffle._internal.threads import with_one_blas_thread
+from fl_shuffle.accounting.distributions.gaussian_cover import GaussianCover
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, first_line, require_integer
@@ -357,6 +358,42 @@ class Result:
         spent = self.ledger.record.accountant.of_client(client)
         law = (lambda epsilons: 0.0 * epsilons) if spent is None else spent.profile
         return export.to_dp_accounting(law, discretization=discretization)
+
+    @with_one_blas_thread
+    def gaussian_cover(self, client: int | None = None) -> GaussianCover:
+        """Return what the run has cost one client, as Gaussian DP.
+
+        Parameters
+        ----------
+        client : int, optional
+            Number of the client, 0 to clients - 1. By default, the most exposed one.
+
+        Returns
+        -------
+        GaussianCover
+            `mu` and `rare`: the client's trade-off function in the column of `headline` is at least
+            that of Gaussian DP with parameter `mu`, less `rare`. Of sums of Gaussian reports mu is
+            exact, and `rare` is 1e-90. Otherwise mu is the smallest certified one that holds but
+            for the run's delta.
+
+        Raises
+        ------
+        InvalidValueError
+            If there is no such client.
+        NotApplicableError
+            If the run adds no noise.
+
+        Notes
+        -----
+        Sources: Dong, Roth, Su 2022; docs/research/proofs, section 6. Neighbors: replace-one.
+        Direction of error: mu is rounded up.
+        """
+        accountant = self.ledger.record.accountant
+        if client is None:
+            client = int(np.argmax(accountant.client_totals().headline))
+        require_integer("client", client, minimum=0, maximum=len(self.ledger) - 1)
+        spent = accountant.of_client(client)
+        return GaussianCover(0.0, 0.0) if spent is None else spent.gaussian_cover(self.delta)
 
     @property
     def model(self) -> nn.Module:

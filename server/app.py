@@ -33,7 +33,11 @@ def main(grid: Grid, context: Context) -> None:
         begun = ledger.resumed  # a resumed run continues where it stopped
         config = federation.config
         optimizer = ServerOptimizer(
-            config.server, model, begun.optimizer_state, report_unit=config.report_unit
+            config.server,
+            model,
+            begun.optimizer_state,
+            planned=begun.planned,
+            report_unit=config.report_unit,
         )
         # Releases reports in random order, or their sum; never too few to hide anybody.
         shuffler = federation.shuffler(context, ledger.run, dimension, begun.counted)

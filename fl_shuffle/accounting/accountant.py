@@ -44,7 +44,12 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
 from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory
 from fl_shuffle.accounting.rounds.renyi_account import RenyiAccount
 from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, RoundLibrary, largest_epsilon
-from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type, kind_alone
+from fl_shuffle.accounting.rounds.shuffled_view import (
+    DECLARED_MECHANISM,
+    ShuffledView,
+    as_published_type,
+    kind_alone,
+)
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.threat_model import (
     EVERYBODY_HONEST,
@@ -85,6 +90,25 @@ class Counted(NamedTuple):
     sums: SumAccount
     taken: NDArray[np.int64]
     """How many reports of each client [n] were released."""
+
+
+class Releases(NamedTuple):
+    """All that a run has released, as it is composed with other runs.
+
+    `alone` [classes] are the classes as far as their own noise is concerned. `reasons` says why a
+    column says nothing, `headline` which one matches the release ("none" without any noise), and
+    `smaller` whether the shuffled number may be the smaller one of a sum.
+    """
+
+    class_of: NDArray[np.int64]
+    alone: ClassTable
+    taken: NDArray[np.int64]
+    histories: ParticipationHistory
+    sums: SumAccount
+    mu_squared: float
+    headline: str
+    smaller: bool
+    reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -570,7 +594,21 @@ class Accountant:
 
     def _in_sums(self, index: int, epsilon: float) -> WorstClient:
         curve = self._counted.sums.curve(index)
-        return WorstClient(index, epsilon, curve.profile, curve.trade_off)
+        return WorstClient(index, epsilon, curve.profile, curve.trade_off, curve.cover)
+
+    @property
+    def releases(self) -> Releases:
+        """All that was released so far, to be composed with other runs."""
+        counted = self._counted
+        declared = DECLARED_MECHANISM if self._trained_privately else ""
+        few = "needs two reports a round" if counted.taken.any() and not counted.mu_squared else ""
+        reasons = {"shuffled": declared or self._unasked, "sum": self._no_sum or "",
+                   "gspa": declared or few}  # fmt: skip
+        headline = "local" if declared else "sum" if self._sums_count else "shuffled"
+        return Releases(
+            self._class_of, self._alone, counted.taken, counted.histories, counted.sums,
+            counted.mu_squared, headline, self._smaller, reasons,
+        )  # fmt: skip
 
     @property
     def sums_are_bounded(self) -> bool:

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle._internal.arrays import Mask, Vector
-from fl_shuffle.accounting.accountant import EVERYBODY, Accountant, Clients, Counted, Preview
+from fl_shuffle.accounting.accountant import (
+    EVERYBODY,
+    Accountant,
+    Clients,
+    Counted,
+    Preview,
+    Releases,
+)
 from fl_shuffle.accounting.client_classes import NOISE_KINDS, ClientClass
 from fl_shuffle.accounting.columns import ClientTotals
 from fl_shuffle.accounting.guarantee import Status
@@ -58,6 +65,12 @@ class Unprotected(Accountant):
 
     def _headlines(self, counted: Counted) -> Vector:
         return np.where(counted.taken > 0, math.inf, 0.0)
+
+    @property
+    def releases(self) -> Releases:
+        """See `Accountant`: no column has a number."""
+        columns = dict.fromkeys(("shuffled", "sum", "local", "gspa"), NO_PRIVACY)
+        return super().releases._replace(headline="none", reasons=columns)
 
     def lower_bounds(self) -> dict[str, Column]:
         """See `Accountant`: no attack is needed where the updates are there to read."""

@@ -47,7 +47,7 @@ from fl_shuffle.data.sources import held_out, load_records
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.federation.launch import client_app_of, simulate
 from fl_shuffle.flower import messages
-from fl_shuffle.runs.directory import RunPlace
+from fl_shuffle.runs.directory import LOCK, RunPlace
 from fl_shuffle.runs.display import make_display
 from fl_shuffle.runs.resume import states_kept_in
 
@@ -332,6 +332,10 @@ def _content(path: Path) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(text.splitlines(), 1):
             timed = path.suffix == ".log"
             yield f"line {number}", re.sub(MOMENT, "a time", line) if timed else without_times(line)
+    elif path.name == LOCK:
+        lines = path.read_text(encoding="ascii", errors="backslashreplace").splitlines()
+        for number, line in enumerate(lines, 1):
+            yield f"line {number}", re.sub("^[0-9a-f]{32}$", "an identifier", line)
     else:
         yield "content", shown(path.read_bytes())
 

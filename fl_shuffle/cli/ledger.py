@@ -16,8 +16,6 @@ import numpy as np
 
 from fl_shuffle._internal.csv_files import whole_number
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
-from fl_shuffle.budgets import names_of_lines
-from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, require_integer, suggestion
 from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report.formats import as_text, make_folder, write_table
@@ -48,6 +46,13 @@ def run(arguments: Namespace) -> int:
             "--check prints Python code for one client: add --client ID, and leave out --format "
             "and --out"
         )
+    if arguments.together:
+        return _say_together(arguments)
+    for option in ("delta", "clients_as"):
+        if getattr(arguments, option) not in (None, []):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} needs --together: add it, with all runs"
+            )
     runs = [read_run(Path(name)) for name in arguments.run_directory]
     for run in runs:
         run.every_column = arguments.recompute
@@ -104,17 +109,10 @@ def client_number(run: RunRecord, asked: str) -> int:
     # "007" is a name: it is a number in no table of the run.
     if re.fullmatch("0|[1-9][0-9]{0,17}", asked):
         return require_integer("client", int(asked), minimum=0, maximum=last)
-    name = asked.removeprefix("name=").strip()
-    config = parse_config(run.config)
-    names: Sequence[str] = ()
-    if config.data.partition == "natural":
-        # A query for numbers does not wait for PyTorch.
-        from fl_shuffle.data.partitions import client_names
-        from fl_shuffle.data.sources import load_records
+    # A query for numbers does not wait for PyTorch.
+    from fl_shuffle.together import names_in
 
-        names = client_names(config.data, load_records(config.data).train_clients) or ()
-    elif config.budgets.distribution == "file":
-        names = names_of_lines(config.budgets.file)
+    name, names = asked.removeprefix("name=").strip(), names_in(run)
     if name in names:
         return names.index(name)
     hint = suggestion(name, names) or f"a client's number is 0 to {last}"
@@ -124,6 +122,47 @@ def client_number(run: RunRecord, asked: str) -> int:
     if number is not None and number <= last:
         hint = f"for client number {number} write --client {number}"
     raise ConfigError(f"--client {asked!r}: no client of {run.directory} has this name; {hint}")
+
+
+def _say_together(arguments: Namespace) -> int:
+    """Print what several runs cost the same clients together."""
+    for option in ("history", "round", "notes", "check", "recompute"):
+        asked = getattr(arguments, option)
+        if asked is not None and asked is not False:  # round 0 is asked for, too
+            raise ConfigError(
+                f"--{option} is about single runs: leave it out, or --together; composed runs are "
+                "always counted again"
+            )
+    from fl_shuffle.together import compose_runs
+
+    renamed = dict(_renaming(text) for text in arguments.clients_as)
+    tell(f"counting {len(arguments.run_directory)} runs together")
+    paths, delta = arguments.run_directory, arguments.delta
+    composed = compose_runs(paths, delta=delta, clients_as=renamed)
+    form, every = arguments.format, composed.to_dict()
+    if arguments.client is not None:
+        number = client_number(read_run(Path(paths[0])), arguments.client)
+        every = {name: values[number : number + 1] for name, values in every.items()}
+    summed = not arguments.clients and arguments.client is None
+    table = composed.summary() if summed else every
+    if arguments.out:
+        write_table(table, Path(arguments.out), form.replace("table", "csv"))
+        return 0
+    if form == "table":
+        say(*composed.lines())
+    print(as_text(table, form, terminal_width(sys.stdout)))
+    if form == "table":
+        say(*(f"{name}: {why}" for name, why in composed.reasons.items()))
+        say(*(f"assumed: {text}" for text in composed.assumptions))
+    return 0
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    """Return the two names of `--clients-as`."""
+    old, found, new = text.partition("=")
+    if not (found and old.strip() and new.strip()):
+        raise ConfigError(f"--clients-as {text!r}: must be NAME=NAME, for example alice=a.smith")
+    return old.strip(), new.strip()
 
 
 def _history(run: RunRecord, client: int | None) -> SpendHistory:
@@ -171,6 +210,10 @@ def _say_bill(run: RunRecord, client: int, clients: MakeTable) -> None:
     say(*_bill(run, client, own))
     if not len(history.round_numbers):
         return
+    spent = None if own["noise"] == "none" else run.accountant.of_client(client)
+    if spent is not None:
+        cover = spent.gaussian_cover(run.delta)
+        say(f"  as Gaussian DP: mu = {cover.mu:.4g}, but for probability {cover.rare:.2g}")
     counted = {name: float(values[-1, 0]) for name, values in history.columns.items()}
     if any(not agree(own[EPSILONS[name]], value) for name, value in counted.items()):
         said = ", ".join(f"{name} {value:.4g}" for name, value in counted.items())

@@ -170,7 +170,12 @@ def simulate(parser: Parser) -> None:
     overrides(parser, OF_RUN)
     flag(parser, "--list", "List the shipped configurations")
     option(parser, "--out", "DIR", "Directory of the run (default: runs/DATE-TIME)")
-    option(parser, "--resume", "DIR", "Continue the unfinished run in this directory")
+    option(
+        parser,
+        "--resume",
+        "DIR",
+        "Continue the run in this directory; a finished one with --rounds N",
+    )
     vouch = "With --resume: state that the data are unchanged, if they cannot be compared"
     flag(parser, "--data-unchanged", vouch)
     trackers = "Send metrics to tensorboard, mlflow, wandb, or your module:function (repeatable)"
@@ -237,6 +242,12 @@ def ledger(parser: Parser) -> None:
     flag(parser, "--check", check)
     again = "Compute every client's spend again; exit code 1 if the ledger differs"
     flag(parser, "--recompute", again)
+    several = "Compose the runs: what they have cost the same clients together, in total or with "
+    flag(parser, "--together", several + "--client or --clients")
+    at = "With --together: delta of the composed epsilons (default: the one of all runs)"
+    option(parser, "--delta", "D", at, type=float)
+    same = "With --together: a client called by the first name is the one called by the second in "
+    repeated(parser, "--clients-as", "NAME=NAME", same + "another run (repeatable)")
     form(parser, "Output format (default: table; parquet needs --out)", "parquet")
     where = "Write the table to a file instead, or all four tables to a directory"
     option(parser, "--out", "FILE|DIR", where)

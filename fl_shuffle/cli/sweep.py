@@ -94,6 +94,7 @@ def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     table = sweep_table(result.table)
     lines = as_text(table, "table", terminal_width(sys.stdout)).splitlines()
     lines += ["", f"epsilon: the largest over a combination's runs; {EACH_ALONE}"]
+    lines += [result.cost_together] * bool(result.cost_together)
     lines += [f"failed: {text}" for text in failures]
     if failures:
         lines.append(

@@ -39,7 +39,10 @@ class ServerOptimizer:
     The first three are PyTorch's functional optimizers: its classes import the whole compiler when
     the first one is built, which takes as long as everything else before the first round.
 
-    It starts at `parameters`, or continues from what `state` of another one returned.
+    It starts at `parameters`, or continues from what `state` of another one returned. With
+    `planned`, schedule and averaging are those of this number of rounds, however many there are:
+    later rounds keep the rate of the last planned one, and their iterates are averaged, too. So a
+    run to which rounds are added repeats its first rounds to the same bits.
     `report_unit` is public: it is 1, or the clipping norm (`Config.report_unit`).
     """
 
@@ -49,9 +52,11 @@ class ServerOptimizer:
         parameters: Tensor,
         state: Mapping[str, Any] | None = None,
         *,
+        planned: int | None = None,
         report_unit: float = 1.0,
     ) -> None:
         self._section = section
+        self._planned = planned
         self._report_unit = report_unit
         self._theta = parameters.detach().clone().to(torch.float32)
         self._momentum: list[Tensor | None] = [None]
@@ -88,6 +93,7 @@ class ServerOptimizer:
     def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
         """Take one step against `gradient`, in round `round_number` (from 1) of `rounds`."""
         section = self._section
+        rounds = rounds if self._planned is None else min(rounds, self._planned)
         gradient = gradient / self._report_unit
         rate = section.learning_rate * self._schedule(round_number, rounds)
         # A step makes a new vector: what was broadcast stays what it was.
@@ -134,7 +140,9 @@ class ServerOptimizer:
         warmup = min(self._section.warmup, rounds)
         if round_number <= warmup:
             return round_number / (warmup + 1)
-        progress = (round_number - 1 - warmup) / (rounds - warmup)
+        # Rounds that were added keep the rate of the last planned one. If all of those were
+        # warm-up, the decay has not begun.
+        progress = max(0, min(round_number, rounds) - 1 - warmup) / max(1, rounds - warmup)
         left = {
             "constant": 1.0,
             "linear": 1.0 - progress,

@@ -136,6 +136,7 @@ class ConfiguredStrategy(strategy.PlayedByStart):
                 parts.config.server,
                 model,
                 begun.optimizer_state,
+                planned=begun.planned,
                 report_unit=parts.config.report_unit,
             )
             shuffler = parts.shuffler(context, ledger.run, dimension, begun.counted)

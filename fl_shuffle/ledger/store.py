@@ -65,6 +65,8 @@ CHANGEABLE = (
 """Settings that may differ when a run is resumed. Where the data and budgets lie may, too: what
 is in them is compared."""
 
+PLANNED = "planned_rounds"
+"""The fact that says for how many rounds a run was planned, where rounds were added since."""
 WITNESS_AT = 21
 """The byte of a run directory's lock file from which on the ledger tells of itself there, a line
 each: how many entries it has (a number of 20 digits), and of which run it is. Before that stands
@@ -170,7 +172,8 @@ class Ledger:
         the file that is in no table.
 
         Pages of replaced rows would tell when checkpoints were written, so how fast rounds were.
-        Nothing stays beside it: a run that is finished is not continued.
+        The last state stays, and so does what the lock file tells: rounds may be added to a
+        finished run, and an older copy of its ledger must be known as one then, too.
         """
         # A column that says nothing is NaN, which SQLite keeps as NULL.
         columns = (totals.rounds, totals.shuffled, totals.sum, totals.local)
@@ -180,8 +183,7 @@ class Ledger:
             self._db.execute(f"UPDATE rounds SET {name} = ? WHERE round = ?", worst)
         for key, value in facts.items():
             self.set_meta(key, value)
-        self._db.execute("DELETE FROM checkpoint WHERE typeof(state) = 'text'")
-        self._db.commit()
+        self.flush()
         self._merge()
         self._db.execute("VACUUM")
         # A later reader of the file needs no side files. A reader that has it open now keeps it
@@ -189,9 +191,16 @@ class Ledger:
         with suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA journal_mode = DELETE")
         self._forget_states()
-        if self._lock is not None:
-            os.ftruncate(self._lock, WITNESS_AT)
-            self._lock = None
+
+    def reopen(self) -> None:
+        """Stage that the run goes on: `finish` is taken back, what was released stays.
+
+        Attacks are computed after the last round alone, which the last one so far is no more.
+        """
+        self._db.execute("DELETE FROM client_spend")
+        nothing = ", ".join(f"{name} = NULL" for name in LOWER_NAMES)
+        self._db.execute(f"UPDATE rounds SET {nothing}")
+        self._db.execute("DELETE FROM meta WHERE key IN ('outcome', 'finished')")
 
     def _merge(self) -> None:
         self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -340,7 +349,11 @@ class Ledger:
         Everything else stays as it was written: it is in the chain, and a version that knows other
         settings would name them differently.
         """
-        stored = facts_in(self._db, self.path)["config"]
+        facts = facts_in(self._db, self.path)
+        stored = facts["config"]
+        if config["run"]["rounds"] != stored["run"]["rounds"]:
+            # The first number stays: the learning rate was planned for it.
+            self.set_meta(PLANNED, facts.get(PLANNED, stored["run"]["rounds"]))
         for key in CHANGEABLE:
             section, name = key.split(".")
             stored.setdefault(section, {})[name] = config[section][name]

@@ -1,4 +1,4 @@
-"""Continuing an unfinished run: what must be as it was, and where to start.
+"""Continuing a run, stopped or finished: what must be as it was, and where to start.
 
 A ledger that is older than the run would not charge some releases. The lock file is the witness:
 how much the ledger has written of attempts stands there, too.
@@ -6,8 +6,8 @@ how much the ledger has written of attempts stands there, too.
 Whether the data are the same is known outside the run directory. That may be published, so it holds
 no digest of private records: an attacker who knew all records but one could try values of it until
 the digest fits, and even a digest under a secret key would say whether two runs saw the same data.
-The digest lies in the user's own state folder, in one small file per unfinished run, named by the
-run's random identifier; it goes when the run finishes.
+The digest lies in the user's own state folder, in one small file per run, named by the run's random
+identifier. It stays when the run finishes, because rounds may be added to it later.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import (
     CHANGEABLE,
+    PLANNED,
     SCHEMA_VERSION,
     UPGRADED,
     settings_of,
     upgrade_ledger,
     witnessed,
 )
+from fl_shuffle.ledger.tables import damaged
 from fl_shuffle.runs.directory import LOCK, SUMMARY, RunPlace, log, named, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import metrics_of, summary_of, summary_text
@@ -57,32 +59,66 @@ UNCHECKED = (
 )
 
 
-def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration of the unfinished run in `path`, as its ledger has it, with
-    `overrides`.
+def continued_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration of the run in `path`, as its ledger has it, with `overrides`.
 
-    Raises `RunError` if there is none, and for an override of what a run keeps to its end.
+    Raises `RunError` if there is none to continue, and for an override of what a run keeps to its
+    end.
     """
     require_begun(path)
-    known = unfinished_ledger(path)
+    known = LedgerRecord(path)
     tables = parse_config(known.config).to_dict()
     for override in overrides:
         set_value(tables, *parsed(override))
     config = parse_config(tables)
+    _require_rounds_left(known, config.run.rounds)
     changes_of(known, config)
     return config
 
 
-def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
-    """Return what the ledger of an unfinished run holds.
+def continued_ledger(path: Path, rounds: int, *, flwr: bool = False) -> LedgerRecord:
+    """Return what the ledger of a run holds that is to have this number of rounds.
 
-    Raises `RunError` if it says that the run is finished; a summary.json or metrics.csv that was
-    lost when the process died, or the disk was full, is then written from the ledger.
+    Raises `RunError` if the run is finished and no round is added, or none can be.
     """
     known = LedgerRecord(path)
+    _require_rounds_left(known, rounds, flwr=flwr)
+    return known
+
+
+def _require_rounds_left(known: LedgerRecord, rounds: int, *, flwr: bool = False) -> None:
+    """Raise `RunError` where a finished run stays finished with this number of rounds.
+
+    A summary.json or metrics.csv that was lost when the process died, or the disk was full, is then
+    written from the ledger.
+    """
     if not known.finished:
-        return known
-    lost = []
+        return
+    planned, outcome = known.config["run"]["rounds"], known.meta.get("outcome", {})
+    given = named("--resume", known.directory, flwr=flwr)
+    if rounds <= planned:
+        add = "overrides='run.rounds=N'" if flwr else "--rounds N"
+        raise RunError(
+            f"{given}: that run is finished{_mended(known)}; to add rounds to it, add {add} with N "
+            f"above {planned}"
+        )
+    if outcome.get("failed"):
+        raise RunError(
+            f"{given}: that run has failed ({outcome.get('stopped_early')}), so no round can "
+            "follow; start a new run"
+        )
+    # A seeded run without a state is repeated from its first round, to the same bits. With other
+    # noise that would be other releases.
+    if not known.seeded and known.first_round != known.last_round + 1:
+        raise RunError(
+            f"{given}: the run's state after round {known.last_round} was not kept (version 0.2 "
+            "removed a large model's), so no round can follow; start a new run"
+        )
+
+
+def _mended(known: LedgerRecord) -> str:
+    """Write lost views of a finished run again; returns what was lost, in words."""
+    path, lost = known.directory, []
     try:
         json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -95,8 +131,19 @@ def unfinished_ledger(path: Path, *, flwr: bool = False) -> LedgerRecord:
     if not whole:
         replace_text(path / METRICS, metrics_of(known))
         lost.append(METRICS)
-    mended = f"; {' and '.join(lost)} was lost and has been written again" if lost else ""
-    raise RunError(f"{named('--resume', path, flwr=flwr)}: that run is finished{mended}")
+    return f"; {' and '.join(lost)} was lost and has been written again" if lost else ""
+
+
+def planned_rounds(known: LedgerRecord) -> int:
+    """Return for how many rounds a run was planned when it began.
+
+    Raises `RunError` where the ledger holds no such number.
+    """
+    rounds = known.config["run"]["rounds"]
+    planned = known.meta.get(PLANNED, rounds)
+    if type(planned) is not int or not 1 <= planned <= rounds:
+        raise damaged(known.path, f"{PLANNED} of meta", planned, f"a number of 1 to {rounds}")
+    return planned
 
 
 def changes_of(known: LedgerRecord, now: Config) -> list[str]:
@@ -107,18 +154,12 @@ def changes_of(known: LedgerRecord, now: Config) -> list[str]:
     """
     old, new = settings_of(known.config), settings_of(now.to_dict())
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    hang = now.server.lr_schedule != "constant" or now.server.averaging_fraction
     for key in changed:
         why = ""
         if key not in CHANGEABLE:
             why = f"what may change is {', '.join(CHANGEABLE)}"
         elif key == "run.rounds" and now.run.rounds < old[key]:
             why = "rounds may only be added"
-        elif key == "run.rounds" and hang:
-            why = (
-                "with server.lr_schedule or server.averaging_fraction the steps depend on the "
-                "number of rounds; start a new run"
-            )
         if why:
             raise RunError(
                 f"{known.directory} cannot be resumed with {key} = {new.get(key)!r}: it was "
@@ -223,6 +264,8 @@ class Resumed:
     counted: int | None = None
     """The round, if any, whose reports were counted before the run was stopped, and from which no
     step was taken: it is neither reserved nor counted again."""
+    planned: int | None = None
+    """For how many rounds learning rate and averaging were planned; None: for all."""
 
 
 def released_before(
@@ -340,14 +383,6 @@ def recall_data(run: str) -> str | None:
         return _file(run).read_text(encoding="utf-8")
     except (OSError, RuntimeError, UnicodeDecodeError):
         return None
-
-
-def forget_data(run: str) -> None:
-    """Remove what is kept of a finished run."""
-    try:
-        _file(run).unlink(missing_ok=True)
-    except (OSError, RuntimeError):
-        return
 
 
 def _file(run: str) -> Path:

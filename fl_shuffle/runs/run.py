@@ -183,7 +183,9 @@ class Run:
         seconds = outcome.seconds if self._seeded else None
         row = self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         now = time.monotonic()
-        due = not self._seeded or now - self._last_checkpoint >= CHECKPOINT_SECONDS
+        last = outcome.round_number == self.config.run.rounds
+        # After the last round, too: added rounds start there.
+        due = not self._seeded or last or now - self._last_checkpoint >= CHECKPOINT_SECONDS
         if state is not None and due:
             self._last_checkpoint = now
             kept = store_state(self._directory.path, state)
@@ -214,7 +216,8 @@ class Run:
         log.info("resuming at round %d%s", first, f": {said}" if said else "")
         if said:
             self._observer(events.Preparing(f"going on at round {first}: {said}"))
-        return resume.Resumed(first, state, None if self._counted is None else first)
+        counted_round = None if self._counted is None else first
+        return resume.Resumed(first, state, counted_round, resume.planned_rounds(known))
 
     def close(self) -> None:
         """Close metrics.csv: each of its lines is written already."""
@@ -254,7 +257,6 @@ class Run:
         self._metrics.close()
         self._metrics = MetricsFile(self._directory, view)
         self._directory.write(SUMMARY, summary_text(summary))
-        resume.forget_data(self.run)
         self._observer(events.RunFinished(summary))
 
     def _stop(self, round_number: int, why: str) -> None:
@@ -393,7 +395,8 @@ def open_run(
     directory = RunDirectory.at(place, Path(facts.config.run.out), flwr=flwr)
     try:
         if place.goes_on:
-            known = resume.unfinished_ledger(directory.path, flwr=flwr)
+            rounds = facts.config.run.rounds
+            known = resume.continued_ledger(directory.path, rounds, flwr=flwr)
             notes = resume.require_same(known, facts, place, directory.lock)
             notes += resume.upgraded(known)
         else:
@@ -411,7 +414,12 @@ def open_run(
             directory.write(CONFIG, as_text(facts.config.to_dict()))
             if known is None:
                 notes = facts.notes(sums=accountant.sums_are_bounded)
+            if known is not None and known.finished:
+                # The summary goes first: no moment must show one that says less than the ledger.
+                (directory.path / SUMMARY).unlink(missing_ok=True)
+                ledger.reopen()
             announce(facts, directory, observer, ledger, notes)
+            ledger.flush()
             with closing(Run(directory, facts, ledger, accountant, observer, known)) as run:
                 yield run
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 SWEEP/sweep.json   what is swept: the base configuration, the grid, the seeds
 SWEEP/runs/NAME/   one run directory a point, named by combination and seed
 SWEEP/runs.csv     one line a run
+SWEEP/together.csv what all runs have cost together
 SWEEP/table.csv    one line a combination: means and spreads over its seeds
 SWEEP/sweep.html   the table and the figure of accuracy against epsilon
 SWEEP/lock         held by the process that works on the sweep

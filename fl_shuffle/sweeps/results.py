@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_shuffle.errors import RunError
+from fl_shuffle.errors import FlShuffleError, RunError
 from fl_shuffle.ledger.reader import RunView
 from fl_shuffle.ledger.tables import EPSILONS
 from fl_shuffle.report.draw import matplotlib_figure, write_each, write_picture
@@ -17,13 +17,15 @@ from fl_shuffle.report.formats import write_table, write_text
 from fl_shuffle.report.many import mean_and_spread, sweep_figure
 from fl_shuffle.report.page import sweep_page
 from fl_shuffle.sweeps.directory import read_sweep, run_path, state_of
-from fl_shuffle.sweeps.points import BASELINE, LOCAL, SweepPoint
+from fl_shuffle.sweeps.points import BASELINE, LOCAL, SHUFFLED, SweepPoint
+from fl_shuffle.together import ComposedRuns, compose_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
 
 RUNS_TABLE = "runs.csv"
 TABLE = "table.csv"
+TOGETHER = "together.csv"
 PAGE = "sweep.html"
 COSTS: dict[str, Callable[[RunView], float | None]] = {
     "epsilon": lambda view: view.epsilon,
@@ -128,10 +130,54 @@ class SweepResult:
             rows.append({**points[0].settings, **row})
         return {name: [row[name] for row in rows] for name in rows[0]}
 
+    @cached_property
+    def _composed(self) -> tuple[ComposedRuns | None, str]:
+        """What the runs have cost together, or why that is not composed; failed runs count."""
+        paths = {
+            run_path(self.directory, point): point for point in self.sweep.points
+            if point.settings.get(BASELINE, SHUFFLED) == SHUFFLED
+        }  # fmt: skip
+        begun = [path for path in paths if state_of(path) != "new"]
+        if len(begun) < 2:
+            return None, ""
+        try:
+            # The largest delta of any run, where they differ.
+            return compose_runs(begun, delta=max(RunView(path).delta for path in begun)), ""
+        except FlShuffleError as error:
+            return None, str(error)
+
+    @property
+    def together(self) -> ComposedRuns | None:
+        """What all runs have cost the same clients together, as `compose_runs` says it.
+
+        Runs that failed count as far as they came; baselines are left out. None with fewer than two
+        runs, or where they have other clients or units.
+        """
+        return self._composed[0]
+
+    @property
+    def cost_together(self) -> str:
+        """What choosing among the runs has cost, in words; empty with fewer than two runs."""
+        found, why = self._composed
+        if found is None:
+            return f"what the runs have cost together is not composed: {why}" if why else ""
+        worst, added = found.worst(), float(found.added["headline"].max())
+        shown = "nothing that is bounded" if worst is None else f"epsilon {worst:.4g}"
+        return (
+            f"choosing the best of these {len(found.directories)} runs has cost the most exposed "
+            f"client {shown} at delta = {found.delta:g}, all runs composed (the sum of their "
+            f"epsilons is {added:.4g} at delta = {found.added_delta:g})"
+        )
+
     def write_tables(self) -> None:
-        """Write runs.csv and table.csv into the sweep's folder."""
+        """Write the tables into the sweep's folder: runs.csv, table.csv, and together.csv.
+
+        The last one is written where the runs compose.
+        """
         write_table(self.runs, self.directory / RUNS_TABLE, "csv")
         write_table(self.table, self.directory / TABLE, "csv")
+        if self.together is not None:
+            write_table(self.together.summary(), self.directory / TOGETHER, "csv")
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the table and the figure as one HTML page.

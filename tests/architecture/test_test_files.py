@@ -16,6 +16,7 @@ SEVERAL = {
     "auditing/test_left_alone.py": "audits of the whole product",
     "auditing/test_statistics.py": "error rates of bounds and checks",
     "cli/test_mistakes.py": "what every command says of a mistake",
+    "runs/test_continue.py": "rounds that are added, through runs, ledger, and optimizer",
     "data/test_own_data.py": "a user's own data, losses, and metrics",
     "federation/test_aggregation.py": "optimizer and analyzers",
     "federation/test_clips.py": "gradients, budgets, and calibration together",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +172,26 @@ def test_an_analyzer_with_one_number_that_is_not_finite_moves_no_model(odd: floa
     found[2] = odd
     with pytest.raises(UnusableBatchError, match="numbers that are not finite"):
         analyze(batch)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0, 2, 4, 9])
+def test_rounds_beyond_the_planned_ones_keep_the_last_rate(schedule: Any, warmup: int) -> None:
+    """However many there are; the planned ones have the rates of a run that ends with them."""
+    section = ServerSection(learning_rate=1.0, lr_schedule=schedule, warmup=warmup)
+
+    def rates(last: int, planned: int | None) -> list[float]:
+        optimizer, found = ServerOptimizer(section, torch.zeros(1), planned=planned), []
+        for number in range(1, last + 1):
+            before = optimizer.current()
+            optimizer.step(torch.ones(1), number, last)
+            found.append(float(before - optimizer.current()))
+        return found
+
+    alone, longer = rates(4, None), rates(7, 4)
+    assert longer[:4] == pytest.approx(alone, rel=1e-5)
+    # After warm-up alone the full rate follows.
+    last = alone[3] if warmup < 4 else 1.0
+    assert longer[4:] == pytest.approx([last] * 3, rel=1e-5) and last > 0.0
+    if schedule == "constant" and warmup < 4:
+        assert longer == pytest.approx(rates(7, None), rel=1e-5)

@@ -31,7 +31,7 @@ from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import participation_table
 from fl_shuffle.runs import directory
 from fl_shuffle.runs.directory import RunDirectory, RunPlace
-from fl_shuffle.runs.resume import STATE_VARIABLE, recall_data, unfinished_config
+from fl_shuffle.runs.resume import STATE_VARIABLE, continued_config, recall_data
 from fl_shuffle.runs.views import summary_of, summary_text
 from fl_shuffle.verify.claims import check
 from tests.crashes import SYSTEM, Crash, Crashing, Refused, opened, released, resume
@@ -536,7 +536,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "broken" / "config.json").write_text("{")
     (tmp_path / "broken" / "ledger.sqlite").write_text("")
     with pytest.raises(RunError, match="not a readable ledger"):
-        unfinished_config(tmp_path / "broken")
+        continued_config(tmp_path / "broken")
 
 
 def test_where_a_run_goes_travels_as_flower_configuration(tmp_path: Path) -> None:
@@ -596,7 +596,7 @@ def test_data_that_cannot_be_compared_must_be_vouched_for(
     crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """As on another machine: the state folder does not know the run. What is known of its data is
-    private, and goes with the run."""
+    private, and stays in that folder: rounds may be added to a finished run."""
     monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
     run = crash(1)
     [known] = (tmp_path / "state" / "data").iterdir()
@@ -609,7 +609,7 @@ def test_data_that_cannot_be_compared_must_be_vouched_for(
     assert sum("without a check that the data" in text for text in summary(run)["warnings"]) == 1
     crash(1, name="known")
     assert resume(tmp_path / "known") == 0
-    assert not list((tmp_path / "elsewhere" / "data").iterdir())
+    assert len(list((tmp_path / "elsewhere" / "data").iterdir())) == 1
     assert recall_data("../../etc/passwd") is None
     # Without a home folder it is the same line.
     for name in (STATE_VARIABLE, "XDG_STATE_HOME", "HOME"):

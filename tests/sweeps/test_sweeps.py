@@ -6,9 +6,11 @@ import csv
 import io
 import os
 import signal
+import sqlite3
 import stat
 import statistics
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +21,7 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.api import resume_sweep
 from fl_shuffle.cli import main
-from fl_shuffle.cli.sweep import _progress
+from fl_shuffle.cli.sweep import _lines, _progress
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.errors import ConfigError, RunError
@@ -114,6 +116,57 @@ def test_times_are_shown_where_they_may_be(
         observe(SweepEvent(plan.points[0], 3))
     said = capsys.readouterr().err
     assert "0/1 runs" in said and ("-:--:--" in said) == (entropy == "seeded")
+
+
+def test_sweep_says_what_its_runs_cost_together(sweep: Swept) -> None:
+    """Composed, of all runs; on the screen, on the page, and as a table."""
+    result, _ = sweep
+    paths = [result.directory / RUNS / point.name for point in result.finished]
+    theirs = fs.compose_runs(paths)
+    found = result.together
+    assert found is not None and len(found.directories) == 4
+    assert found.worst() == theirs.worst() is not None
+    assert found.worst() > max(result.runs["epsilon"])
+    shown = f"the best of these 4 runs has cost the most exposed client epsilon {found.worst():.4g}"
+    page = (result.directory / "sweep.html").read_text()
+    assert shown in page and shown in result.cost_together
+    assert shown in " ".join(_lines(result, []))
+    added = f"{found.added['headline'].max():.4g} at delta = {4 * found.delta:g}"
+    assert added in result.cost_together
+    with (result.directory / "together.csv").open(newline="") as file:
+        rows = {row["column"]: row for row in csv.DictReader(file)}
+    assert float(rows["headline"]["epsilon"]) == found.worst()
+
+
+@pytest.mark.slow
+def test_sweep_says_why_its_runs_do_not_compose(tmp_path: Path) -> None:
+    """Other clients in every run; and a run by itself has nothing to add."""
+    small = {**SMALL, "run.rounds": 1}
+    grid = {"data.clients": [40, 41]}
+    result = fs.sweep(BASE, overrides=small, grid=grid, out=tmp_path / "s")
+    assert result.together is None and not (tmp_path / "s" / "together.csv").exists()
+    assert "is not composed: " in result.cost_together
+    assert "data.clients = 41 instead of 40" in result.cost_together
+    assert "data.clients = 41" in (tmp_path / "s" / "sweep.html").read_text()
+    alone = fs.sweep(BASE, overrides=small, out=tmp_path / "one")
+    assert alone.together is None and alone.cost_together == ""
+
+
+@pytest.mark.slow
+def test_failed_runs_of_a_sweep_count_and_baselines_do_not(tmp_path: Path) -> None:
+    small = {**SMALL, "run.rounds": 2, "run.entropy": "system"}
+    result = fs.sweep(BASE, overrides=small, grid={"run.rounds": [1, 2]}, out=tmp_path / "s")
+    [first, _] = [tmp_path / "s" / RUNS / point.name for point in result.finished]
+    with closing(sqlite3.connect(first / "ledger.sqlite")) as database:
+        database.execute("DELETE FROM meta WHERE key = 'finished'")
+        database.commit()
+    again = SweepResult(tmp_path / "s")
+    assert len(again.finished) == 1 and again.together is not None
+    assert again.together.rounds.tolist() == [3] * 40
+    compared = fs.sweep(
+        BASE, overrides={**SMALL, "run.rounds": 1}, grid=GRID, baselines=True, out=tmp_path / "b"
+    )
+    assert compared.together is not None and len(compared.together.directories) == 2
 
 
 def test_events_tables_and_page(sweep: Swept) -> None:

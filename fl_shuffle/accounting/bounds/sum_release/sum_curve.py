@@ -14,7 +14,12 @@ from scipy.special import ndtr, ndtri
 
 from fl_shuffle._internal.arrays import Vector
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplace_epsilon
-from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_profile
+from fl_shuffle.accounting.bounds.sum_release.gaussian import (
+    SUM_LATTICE_LOSS,
+    sum_epsilon,
+    sum_profile,
+)
+from fl_shuffle.accounting.distributions.gaussian_cover import GaussianCover
 from fl_shuffle.accounting.numerics.dominating_pairs import trade_off
 from fl_shuffle.errors import InvalidValueError
 
@@ -39,6 +44,14 @@ class SumCurve:
         if math.isfinite(self.mu) and delta > self.rare:
             return sum_epsilon(delta - self.rare, self.mu)
         return laplace_epsilon(delta, self.pure, self.rounds) if self.rounds else math.inf
+
+    @property
+    def cover(self) -> GaussianCover | None:
+        """The curve as Gaussian DP; None where it is the local one of Laplace reports."""
+        if not math.isfinite(self.mu):
+            return None
+        # Sections 14 and 15: delta is at most the Gaussian one plus what grids and rare cases cost.
+        return GaussianCover(self.mu, self.rare + SUM_LATTICE_LOSS)
 
     def profile(self, epsilons: ArrayLike) -> Vector:
         """Return upper bounds on delta at each epsilon >= 0."""
