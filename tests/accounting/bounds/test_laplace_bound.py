@@ -113,9 +113,7 @@ def excesses(own: float, other: float, move: float, times: int, lower: float = 1
         ends = Ends.of(move, area.to_other, a)
         above, below = ends.top * np.array([0, 0.1, 0.5]), ends.bottom * np.array([0.1, 0.4])
         tests = [lambda v, t=t: np.maximum(v - t, 0.0) for t in above]
-        tests += [
-            lambda v, t=t: np.maximum(-t - v, 0.0) for t in ends.bottom * np.array([0.1, 0.4])
-        ]
+        tests += [lambda v, t=t: np.maximum(-t - v, 0.0) for t in below]
         tests += [lambda v, k=k: np.exp(k * v) for k in (1.0 / ends.top, -1.0 / ends.bottom)]
         most = [float((masses @ f(nodes * lower)).max()) for f in tests]
         others = [random_means(rng, dimension, own, other, move) for dimension in (1, 2, 2)]
@@ -211,12 +209,12 @@ def test_joined_laws_are_above_both_sides(seed: int) -> None:
         assert np.all(stop_loss(nodes, new, at) >= wanted - 1e-12)
 
 
-@pytest.mark.parametrize("end", [2.0, 5.0, 9.0])
-def test_ended_laws_stay_above_laws_that_end_there(end: float) -> None:
+@pytest.mark.parametrize("share", [0.65, 0.8, 0.97])
+def test_ended_laws_stay_above_laws_that_end_there(share: float) -> None:
     """Laws with values up to `end` that lie below: conditional means of the given ones."""
-    rng = np.random.default_rng(int(end))
+    rng = np.random.default_rng(int(100 * share))
     nodes = np.cumsum(rng.exponential(size=14))
-    half = random_half(rng, nodes)
+    end, half = share * float(nodes[-1]), random_half(rng, nodes)
     found = ended(half, end)
     assert np.allclose(found.mean, half.mean)
     assert found.nodes[found.masses.any(axis=0)].max() <= max(
