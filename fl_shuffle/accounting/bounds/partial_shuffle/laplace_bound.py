@@ -33,7 +33,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     low_end,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import LEAST_RADIUS, Swap
-from fl_shuffle.accounting.bounds.partial_shuffle.joined_law import Ends, TwoSided
+from fl_shuffle.accounting.bounds.partial_shuffle.joined_law import Ends, Half, TwoSided
 from fl_shuffle.accounting.bounds.partial_shuffle.laplace_swap import (
     choose_swap,
     convex_from_one,
@@ -49,7 +49,7 @@ MOST_BOXES = 1500
 """After this number of evaluations boxes are kept as they come: valid, only larger."""
 PROMISING = 3
 """Boxes of which one tripod is tried, to know the largest value better."""
-CHUNK = 32
+CHUNK = 64
 """Boxes at a time."""
 PASSES = 3
 """Costs are chosen for a goal, and again for what was found, if it lies outside ..."""
@@ -245,19 +245,32 @@ def laws_of(
     """Return masses on the grid of laws above all L of each box, and what they leave out above."""
     ends = Ends.of(area.move, area.to_other, a)
     own = TwoSided(grid.grid, ends.top, ends.bottom)
-    above, below = area.above(boxes), area.below(boxes)
-    masses = np.zeros((len(boxes), grid.grid.nodes.size))
-    over = np.zeros(len(boxes))
-    for i in (BEYOND, OPPOSITE):
-        for j in (BEYOND, OPPOSITE):
-            rows = (boxes[:, 3] == i) & (boxes[:, 4] == j)
-            if rows.any():
-                up = tripod.positive_part(i, chosen(above, rows), a, setting.cells)
-                down = tripod.negative_part(j, chosen(below, rows), a, setting.cells)
-                masses[rows], over[rows] = own.joined(
-                    own.half(up, above=True), own.half(down, above=False), a
-                )
-    return masses, over
+    above = _half(setting, own, a, area.above(boxes), boxes[:, 3], above=True)
+    below = _half(setting, own, a, area.below(boxes), boxes[:, 4], above=False)
+    return own.joined(above, below, a)
+
+
+def _half(
+    setting: LaplaceGeometry,
+    grid: TwoSided,
+    a: float,
+    of: tripod.Lengths,
+    kinds: FloatArray,
+    *,
+    above: bool,
+) -> Half:
+    """Return laws above L_+ or L_- of tripods of these kinds."""
+    part = tripod.positive_part if above else tripod.negative_part
+    found = {
+        kind: grid.half(part(kind, chosen(of, rows), a, setting.cells), above=above)
+        for kind in (BEYOND, OPPOSITE)
+        if (rows := kinds == kind).any()
+    }
+    nodes = next(iter(found.values())).nodes
+    masses, over = np.zeros((len(kinds), nodes.size)), np.zeros(len(kinds))
+    for kind, half in found.items():
+        masses[kinds == kind], over[kinds == kind] = half.masses, half.over
+    return Half(nodes, masses, over)
 
 
 class LaplaceMain(OnLine):
