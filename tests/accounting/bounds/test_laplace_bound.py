@@ -282,6 +282,41 @@ def test_excess_and_second_moment_are_those_of_the_density() -> None:
     assert math.exp(tripod.log_second_moment(np.array(1.2))) == pytest.approx(second, abs=1e-7)
 
 
+def mean_of_sum(values: FloatArray, w: FloatArray, n: int, most: float) -> FloatArray:
+    """Return masses of the sum of `n` copies of nonnegative values on 2^15 points up to `most`."""
+    size = 1 << 15
+    at = values / most * size
+    low = np.floor(at).astype(int)
+    law = np.bincount(low, w * (low + 1.0 - at), minlength=size)
+    law += np.bincount(low + 1, w * (at - low), minlength=size)
+    result: FloatArray = np.fft.irfft(np.fft.rfft(law) ** n, size)
+    return result
+
+
+@pytest.mark.parametrize("radius", [0.3, 1.0])
+def test_costs_of_the_swap_cover_what_they_stand_for(radius: float) -> None:
+    """(A) and (C) of equal others on one axis, by convolution, at a goal that can be computed."""
+    n, h, goal = 200, 0.4, 0.05
+    swap = laplace_swap.choose_swap(((radius, n),), h, 2.0, goal, 0.2)
+    assert swap is not None
+    assert swap.zeta >= math.exp(radius)
+    assert swap.m >= swap.zeta
+    z, _, w = exact_ratios(np.zeros(1), np.zeros(1), np.array([radius]), cells=500)
+    most = 2.0 * n
+    total = np.linspace(0.0, most, 1 << 15, endpoint=False)
+    small = h * float(mean_of_sum(z, w, n, most) @ np.maximum(1.0 - total / swap.m, 0.0))
+    squares = (z - 1.0) ** 2
+    most = 4.0 * n * float(w @ squares) + 20.0 * float(squares.max())
+    total = np.linspace(0.0, most, 1 << 15, endpoint=False) * swap.alpha / (2.0 * swap.m)
+    drift = float(mean_of_sum(squares, w, n, most) @ np.maximum(total - swap.beta, 0.0)) / swap.m
+    assert small > 1e-5
+    assert drift > 1e-6
+    assert small + drift <= swap.cost <= 40.0 * (small + drift)
+    # m and beta are no better than they may be: each cost alone is covered.
+    assert small <= 0.2 * goal
+    assert drift <= 0.2 * goal
+
+
 def exact_delta(x: FloatArray, y: FloatArray, w: FloatArray, n: int, epsilon: float) -> float:
     """Return the divergence of `n` reports, the others' means equal: E(sum of n copies of L)_+/n.
 
