@@ -15,7 +15,7 @@ import numpy as np
 from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Factors, Grid
 
-SHARES = np.array([0.0, 0.03, 0.12, 0.4])
+SHARES = np.array([0.0, 0.12])
 """Shares of the mass on one side that are tried as free for the other one."""
 END_ROUND_UP = 1.0 + 1e-12
 """Where L ends is rounded outwards by this."""

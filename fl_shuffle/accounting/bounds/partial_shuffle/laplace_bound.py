@@ -23,7 +23,6 @@ from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.partial_shuffle import tripod
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
-    GRID_NODES,
     LINES,
     LOW_END,
     NEGLIGIBLE,
@@ -41,9 +40,9 @@ from fl_shuffle.accounting.bounds.partial_shuffle.laplace_swap import (
 from fl_shuffle.accounting.bounds.partial_shuffle.tripod import BEYOND, OPPOSITE, TripodCover
 from fl_shuffle.accounting.round_off import ROUND_OFF, ROUND_UP
 
-TOLERANCE = 0.006
+TOLERANCE = 0.002
 """Boxes may say this much more of the variance than the largest value found, relatively ..."""
-MOST_TOLERANCE = 0.08
+MOST_TOLERANCE = 0.04
 """... but not more of delta than this."""
 MOST_BOXES = 1500
 """After this number of evaluations boxes are kept as they come: valid, only larger."""
@@ -63,6 +62,8 @@ LEAST_GOAL = 1e-18
 """Costs are chosen for at least this delta."""
 CUT_WORTH = 0.9
 """A cut at this share of the largest L or further out is none."""
+GRID_NODES = 176
+"""Of the grid that all laws of one epsilon lie on."""
 MOST_EXACT = 400
 """Largest number of frequencies with exact moduli: where few large ratios decide, Lemma 4 of
 section 12 says little."""
@@ -362,13 +363,15 @@ class LaplaceMain(OnLine):
             return np.concatenate(found)
 
         boxes, asked, most = area.start(), 0, 0.0
+        points = boxes[:0]
         while len(boxes):
-            v = said(boxes)
+            # Single tripods of the last boxes, to know the largest value better.
+            v = said(np.concatenate([boxes, points]))
+            single, v = v[len(boxes) :], v[: len(boxes)]
+            best = max(best, float(single[np.isfinite(single)].max(initial=0.0)))
             asked += len(boxes)
-            if float(v.max()) > best * (1.0 + tolerance):
-                points = said(area.points(boxes[np.argsort(v)[-PROMISING:]]))
-                best = max(best, float(points[np.isfinite(points)].max(initial=0.0)))
             done = (v <= best * (1.0 + tolerance)) | (asked > MOST_BOXES)
             most = max(most, float(v[done].max(initial=0.0)))
+            points = area.points(boxes[~done][np.argsort(v[~done])[-PROMISING:]])
             boxes = area.halves(boxes[~done])
         return most

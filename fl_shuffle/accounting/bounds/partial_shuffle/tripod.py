@@ -23,12 +23,12 @@ from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Factors
 BEYOND, OPPOSITE = 0, 1
 """Kinds: p and r on two sides of q; p and q on two sides of r. Equal to the share of al that lies
 where r is the median (Theorem 2)."""
-CELLS_PER_LENGTH = 8.0
+CELLS_PER_LENGTH = 12.0
 """Cells of a segment per noise scale, near its far end, where ratios are large."""
 GROWTH = 1.5
 """Cells grow by this rate with the distance from there."""
 FEWEST_CELLS = 4
-MOST_CELLS = 24
+MOST_CELLS = 14
 LENGTH_ROUND_UP = 1.0 + 1e-14
 """Lengths are quotients and sums of few doubles."""
 
