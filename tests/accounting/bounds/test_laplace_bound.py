@@ -138,6 +138,7 @@ def test_boxes_hold_all_others(case: tuple[float, float, float], times: int) -> 
     assert max(excesses(*case, times)) <= 1.0 + 1e-9
 
 
+@pytest.mark.slow
 def test_boxes_hold_all_others_but_not_by_much() -> None:
     """Values 5% smaller are noticed in most cases."""
     noticed = [max(excesses(*case, 3, lower=0.95)) > 1.0 for case in CASES if case[2] > 0.5]
@@ -403,6 +404,7 @@ def test_no_data_set_exceeds_the_bound(local: float, n: int, epsilon: float, sha
     assert true > share * bound
 
 
+@pytest.mark.slow
 def test_radii_of_others_and_moves_between() -> None:
     """Others in smaller balls hide better; several groups lie between the two extremes."""
     n, epsilon = 1000, 0.1
@@ -429,6 +431,7 @@ def test_answers_do_not_depend_on_the_order_of_calls() -> None:
     assert [laplace_delta(setting, e) for e in reversed(epsilons)] == first[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("move", "own", "groups"),
     [
