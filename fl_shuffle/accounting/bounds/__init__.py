@@ -7,7 +7,7 @@ neighboring relation.
 
 from typing import Final
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Version of the theorems and numerical methods that certify a round.
 
 Raise it with every change that moves a certified number: pairs and epsilons that another version

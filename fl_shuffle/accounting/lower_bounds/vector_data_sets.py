@@ -7,8 +7,10 @@ convex in A, which is linear in how often each distribution occurs, so the best 
 all at one mean.
 
 The best mean need not lie on the line. For Laplace noise, means in other corners of the same l1
-ball can hide the client less: with 1e7 clients at local epsilon 4, one round at delta = 1e-6 costs
-at least 0.00636 there, and 0.00547 on the line. No data set off the line is attacked here.
+ball can hide the client less, so two more data sets are attacked where reports have at least two
+coordinates (docs/research/proofs, section 8): the client moves between two corners while the others
+lie on an axis of their own, and the client moves from a corner to another axis while the others lie
+at the corner opposite to the first.
 
 A report matters through two independent parts: its coordinate along the line, and where noise
 scales differ the size of the rest. Both are cut into cells, the attacker's choice. Lengths
@@ -27,10 +29,13 @@ from scipy.special import gammainc, gammaincc, ndtr
 from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.client_classes import ShuffledRound
 from fl_shuffle.accounting.distributions.continuous import laplace_cells
+from fl_shuffle.accounting.round_off import UNIT
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 
 ATTACK_CELLS = 400
 """Cells of the line on which the attack's score is computed."""
+ATTACK_PLANE_CELLS = 160, 100
+"""Cells of each of two coordinates, where Laplace reports off the line are attacked."""
 ATTACK_CELL_ERROR = 4e-13
 """Allowance for the relative error of a cell's probability. An edge x is off by a unit in the last
 place, 2^-52 |x| at most, and a normal tail changes by |x| times that: 38.5^2 2^-52 = 3.3e-13 where
@@ -168,8 +173,43 @@ def data_sets(batch: AttackedBatch) -> list[DataSet]:
             np.concatenate([law, np.maximum(1.0 - law.sum(-1, keepdims=True), 0.0)], axis=-1)
             for law in (rows, first, second)
         )
-    found = DataSet(first, second, rows, counts, float(seen[~kept].sum()), error)
-    return [found, found.reversed()]
+    found = [DataSet(first, second, rows, counts, float(seen[~kept].sum()), error)]
+    if batch.noise == "laplace" and batch.dimension > 1 and not differ:
+        found += _off_the_line(batch, radii, counts)
+    return [each for data in found for each in (data, data.reversed())]
+
+
+def _off_the_line(batch: AttackedBatch, radii: FloatArray, counts: FloatArray) -> list[DataSet]:
+    """Return data sets of Laplace reports in two coordinates; lengths of l1.
+
+    With h half the move and C the client's radius: means (h, h - C) and (-h, h - C), others at (0,
+    C_g); and means (C, 0) and (C - h, h), others at (-C_g, 0). All lie in their balls.
+    """
+    own, half, zero = batch.radius, 0.5 * batch.move, np.zeros_like(radii)
+    places = [
+        (((half, half - own), (-half, half - own)), (zero, radii)),
+        (((own, 0.0), (own - half, half)), (-radii, zero)),
+    ]
+    return [_in_the_plane(means, others, counts) for means, others in places]
+
+
+def _in_the_plane(
+    means: tuple[tuple[float, float], tuple[float, float]],
+    others: tuple[FloatArray, FloatArray],
+    counts: FloatArray,
+) -> DataSet:
+    """Return probabilities of the cells of the plane for the client's two means and the others'."""
+    laws = []
+    for axis, cells in enumerate(ATTACK_PLANE_CELLS):
+        at = np.concatenate([others[axis], [means[0][axis], means[1][axis]]])
+        # Beyond all means no ratio of two densities changes. All means are edges.
+        edges = np.unique(np.append(np.linspace(at.min(), at.max(), cells + 1), at))
+        laws.append([cell_probabilities("laplace", edges - place) for place in at])
+    first, second = (np.array(each) for each in laws)
+    product = np.einsum("gi,gj->gij", first, second).reshape(len(first), -1)
+    return DataSet(
+        product[-2], product[-1], product[:-2], counts, 0.0, 2.0 * ATTACK_CELL_ERROR + 4.0 * UNIT
+    )
 
 
 def _line(

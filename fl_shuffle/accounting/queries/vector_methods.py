@@ -24,8 +24,10 @@ VECTOR_RANDOMIZERS = ("gaussian", "laplace")
 LARGEST_NOISE = 1e60
 """Largest noise scale, in clipping norms: larger squares, summed over clients, overflow."""
 ON_ONE_LINE = "the client's mean moves along a line, at whose other end the others' means lie"
-OFF_THE_LINE = "; others off that line can hide it less, so the true loss may be larger"
-"""Of Laplace reports: `lower_bounds.vector_data_sets`."""
+IN_THE_PLANE = (
+    "the client's mean moves along a line or between two axes; the others' means lie together"
+)
+"""Of Laplace reports, which have two coordinates or more: `lower_bounds.vector_data_sets`."""
 
 
 def vector_guarantee(query: BoundQuery) -> Guarantee:
@@ -86,13 +88,17 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
     classes = report_classes(query, "for other randomizers use lower")
     views = batches(query, classes)
     by_sum = sum_test(query, classes)
+    # What holds on one axis holds in any dimension. Data sets of Laplace reports have a second one.
+    dimension = 2 if query.randomizer == "laplace" else 1
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: max(
-            by_sum.epsilon(delta), *(attack_epsilon(view, query.rounds, delta) for view in views)
+            by_sum.epsilon(delta),
+            *(attack_epsilon(view, query.rounds, delta, dimension) for view in views),
         ),
         lambda epsilon: max(
-            by_sum.delta(epsilon), *(attack_delta(view, query.rounds, epsilon) for view in views)
+            by_sum.delta(epsilon),
+            *(attack_delta(view, query.rounds, epsilon, dimension) for view in views),
         ),
     )
     if query.delta is not None and epsilon == 0.0:
@@ -106,7 +112,7 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
         "likelihood-ratio attack on a chosen data set, or on the sum of its reports; its errors "
         "counted against it",
         (
-            ON_ONE_LINE + (OFF_THE_LINE if query.randomizer == "laplace" else ""),
+            IN_THE_PLANE if query.randomizer == "laplace" else ON_ONE_LINE,
             "the dimension is large enough to tell reports with another noise scale apart",
         ),
         **report_details(query, classes),

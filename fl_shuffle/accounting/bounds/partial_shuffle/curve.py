@@ -22,6 +22,10 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     predicted_delta,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
+from fl_shuffle.accounting.bounds.partial_shuffle.laplace_bound import (
+    LaplaceGeometry,
+    laplace_delta,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import (
     PARTIAL_SHUFFLE_MAX_SHARE,
@@ -118,13 +122,27 @@ def _setting(
 
     Radii are rounded up: a mean in a ball also lies in a larger ball with the same center.
     """
+    return RoundGeometry(move, max(radius, 0.5 * move), _grouped(radii, counts))
+
+
+def _grouped(radii: FloatArray, counts: NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
+    """Return radii and counts of at most `MOST_GROUPS` groups, radii rounded up."""
     starts = np.arange(radii.size)
     if radii.size > MOST_GROUPS:
         edges = np.linspace(radii[0], radii[-1], MOST_GROUPS + 1)[1:-1]
         starts = np.unique(np.append(0, np.searchsorted(radii, edges, side="right")))
     ends = np.append(starts[1:], radii.size)
     groups = zip(radii[ends - 1].tolist(), np.add.reduceat(counts, starts).tolist(), strict=True)
-    return RoundGeometry(move, max(radius, 0.5 * move), tuple(groups))
+    return tuple(groups)
+
+
+def _prefixes(radii: FloatArray, counts: NDArray[np.int64]) -> list[int]:
+    """Return how many of the smallest radii are tried: at most `MOST_PREFIXES` numbers."""
+    lasts = 1 + np.flatnonzero(np.cumsum(counts) >= MIN_OTHERS)
+    if lasts.size > MOST_PREFIXES:
+        lasts = lasts[np.linspace(0, lasts.size - 1, MOST_PREFIXES).round().astype(np.int64)]
+    result: list[int] = lasts.tolist()
+    return result
 
 
 def least_delta(settings: tuple[RoundGeometry, ...], epsilon: float) -> float:
@@ -171,7 +189,7 @@ def _gains(delta: Callable[[float], float], mu: float, move: float) -> bool:
 def laplace_shuffle(
     move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
 ) -> Theorem | None:
-    """Return the bound for Laplace reports in any dimension, by convex order; None without a gain.
+    """Return the bound for Laplace reports in any dimension; None without a gain.
 
     Parameters
     ----------
@@ -185,9 +203,43 @@ def laplace_shuffle(
 
     Notes
     -----
-    Statement: docs/research/proofs, section 13, from the profiles of section 12. Neighbors:
-    replace-one. Direction of error: all errors are added to delta.
+    Statement: the smaller one of docs/research/proofs, section 18 (the tripod order), and section
+    13, from the profiles of section 12, which says more of few reports. Each for its own choice of
+    the nearest others: every prefix of the radii gives a valid bound. Neighbors: replace-one.
+    Direction of error: all errors are added to delta.
     """
+    by_tripods = _by_tripods(move, radius, radii, counts)
+    by_profiles = _by_profiles(move, radius, radii, counts)
+    found = [each for each in (by_tripods, by_profiles) if each is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+
+    def delta(epsilon: float) -> float:
+        return min(each.delta(epsilon) for each in found)
+
+    return Theorem(delta, min(each.predicted_mu for each in found))
+
+
+def _by_tripods(
+    move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+) -> Theorem | None:
+    """Return what the tripod order says of the nearest others, for the best of the prefixes."""
+    near = np.maximum(radius + radii, move) <= MAX_LAPLACE_SPREAD
+    lasts = _prefixes(radii[near], counts[near])
+    if move < LEAST_MOVE or not lasts:
+        return None
+    groups = [_grouped(radii[:last], counts[:last]) for last in lasts]
+    settings = [LaplaceGeometry(move, max(radius, 0.5 * move), each) for each in groups]
+    best = min(settings, key=lambda each: each.predicted_mu)
+    if not best.predicted_mu < PARTIAL_SHUFFLE_MAX_SHARE * move:
+        return None
+    return Theorem(partial(laplace_delta, best), best.predicted_mu)
+
+
+def _by_profiles(
+    move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+) -> Theorem | None:
+    """Return what profiles say of the nearest others, each of which counts as the furthest."""
     places = [
         # Two independent halves of the pair's variance against a report `spread` away.
         (2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count), count, reach)

@@ -50,16 +50,19 @@ class Frequencies:
     """log of e^(v theta^2/2)."""
 
     @classmethod
-    def of(cls, theta: float, count: int, sd: float, own: float) -> Frequencies:
+    def of(
+        cls, theta: float, count: int, sd: float, own: float, most_exact: int = MOST_EXACT
+    ) -> Frequencies:
         """Return the frequencies for `count` terms.
 
         `sd` is the deviation of the sum of the widest of them, and `own` that of the widest term's
-        bulk, which decides how fast moduli fall.
+        bulk, which decides how fast moduli fall. At most `most_exact` moduli are exact: any number
+        gives an upper bound.
         """
         # The period T = 2 pi/h is wide against the sum and against 1/theta, so that the copies
         # shifted by multiples of T weigh little. They are nonnegative: any h gives an upper bound.
         h = 2.0 * math.pi / (8.0 * sd + 8.0 / theta)
-        exact = min(int(min(EXACT_SDS / math.sqrt(count), 1.5) / own / h) + 2, MOST_EXACT)
+        exact = min(int(min(EXACT_SDS / math.sqrt(count), 1.5) / own / h) + 2, most_exact)
         last = max(min(int(0.8 / own / h), MOST_FREQUENCIES), exact) + 1
         k = h * np.arange(last + 1)
         k1, k2 = exact * h, float(k[-1])

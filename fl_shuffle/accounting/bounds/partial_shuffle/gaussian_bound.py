@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import erfcx
@@ -28,7 +28,12 @@ from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import (
     factors,
     law,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.fourier_moduli import Frequencies, LogModuli, bulk
+from fl_shuffle.accounting.bounds.partial_shuffle.fourier_moduli import (
+    MOST_EXACT,
+    Frequencies,
+    LogModuli,
+    bulk,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
     LAMBDA,
     Swap,
@@ -115,6 +120,29 @@ OFF_LINE, GUIDED = 1.2, 3
 tolerance, they guide the choice of constants too, at most GUIDED times."""
 LOW_END = 1e-7
 """What lies below the grid is raised to its first node: this share of the goal, about."""
+
+
+class GroupsOfOthers(Protocol):
+    """Groups of others, as free choices need them."""
+
+    @property
+    def count(self) -> int:
+        """N, the number of others."""
+
+    def worst(self, logs: FloatArray) -> FloatArray:
+        """Return sum_g (n_g/N) of the largest of each group's guides, the first axis."""
+
+
+class Guides(Protocol):
+    """Distributions of others that guide free choices, on one grid."""
+
+    @property
+    def wide(self) -> FloatArray:
+        """Values of a grid for all of them ..."""
+
+    @property
+    def binned(self) -> FloatArray:
+        """... and the distributions on it."""
 
 
 @dataclass(frozen=True)
@@ -412,18 +440,19 @@ class Ends:
         ]
         return self._of(tuple(grams), self.second, a)
 
-    def low_end(self, allowed: float) -> float:
-        """Return a node such that raising what lies below to it adds no more than this."""
-        rise = np.cumsum(np.cumsum(self.binned[:, :-1], axis=1) * np.diff(self.wide), axis=1)
-        return float(self.wide[int(np.searchsorted(rise.max(axis=0), allowed))])
-
 
 def _padded(x: FloatArray, size: int) -> FloatArray:
     return np.pad(x, ((0, 0), (0, size - x.shape[1])))
 
 
+def low_end(ends: Guides, allowed: float) -> float:
+    """Return a node such that raising what lies below to it adds no more than this."""
+    rise = np.cumsum(np.cumsum(ends.binned[:, :-1], axis=1) * np.diff(ends.wide), axis=1)
+    return float(ends.wide[int(np.searchsorted(rise.max(axis=0), allowed))])
+
+
 def choose_cut(
-    ends: Ends, setting: RoundGeometry, swap: Swap | None = None
+    ends: Guides, setting: GroupsOfOthers, swap: Swap | None = None
 ) -> tuple[float, float, float]:
     """Return (K, theta, about E(sum)_+) with the least normal estimate.
 
@@ -463,8 +492,78 @@ def choose_cut(
     return float(t[places[best]]), theta, 1.1 * float(total[best])
 
 
-class MainTerm:
+class OnLine:
+    """A main term on one line: its grid, its swap, and the moduli there."""
+
+    _setting: GroupsOfOthers
+    _grid: Grid
+    _transform: LogModuli
+    swap: Swap
+    most_exact = MOST_EXACT
+    """Largest number of frequencies with exact moduli."""
+
+    @property
+    def line(self) -> Frequencies:
+        """The line that was chosen."""
+        return self._transform.line
+
+    @property
+    def theta(self) -> float:
+        """Where it lies."""
+        return self.line.theta
+
+    @property
+    def cut(self) -> float:
+        """K."""
+        return float(self._grid.nodes[-1])
+
+    def _best_line(self, masses: FloatArray, thetas: FloatArray) -> LogModuli:
+        """Return the line on which the ends' sums are least."""
+        swap, n = self.swap, self._setting.count
+        phi = swap.lift(self._grid.nodes, LAMBDA)
+        mean, second = masses @ phi, masses @ (phi * phi)
+        sd = math.sqrt(n * float(np.max(second - mean * mean)))
+
+        def tried(theta: float) -> tuple[float, Frequencies, float, float]:
+            grown = masses * np.exp(theta * phi)
+            whole = grown.sum(axis=1)
+            widest = int(np.argmax((grown @ phi**2) / whole - ((grown @ phi) / whole) ** 2))
+            centre, radius, own = bulk(phi, grown[widest])
+            own = max(own, 1e-3 * sd / math.sqrt(n))
+            line = Frequencies.of(theta, n, sd, own, self.most_exact)
+            # At lambda alone, which decides.
+            middle = LogModuli(
+                line, [phi[: self._grid.below]], [phi[self._grid.below :]], [(0, 0)], centre, radius
+            )
+            logs = middle.log_d(masses, middle.prepared())[:, 0]
+            return float(self._setting.worst(logs)[0]) + theta * swap.beta, line, centre, radius
+
+        # The sum is about convex in theta: from the largest one down until it grows.
+        best = tried(float(thetas[-1]))
+        for theta in thetas[-2::-1].tolist():
+            found = tried(theta)
+            if found[0] >= best[0]:
+                break
+            best = found
+        return self._transform_on(*best[1:])
+
+    def _transform_on(self, line: Frequencies, centre: float, radius: float) -> LogModuli:
+        """Return a transform for all w.
+
+        phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda.
+        """
+        t, swap = self._grid.nodes, self.swap
+        negative, positive = t[: self._grid.below], t[self._grid.below :]
+        first = [swap.lift(negative, w) for w in swap.nodes[1:].tolist()]
+        last = [swap.lift(positive, w) for w in (LAMBDA, 0.0)]
+        pairs = [(0, 1)] + [(i, 0) for i in range(len(first))]
+        return LogModuli(line, first, last, pairs, centre, radius)
+
+
+class MainTerm(OnLine):
     """The main term and what is cut off, for one choice of K, the line and the swap's constants."""
+
+    _setting: RoundGeometry
 
     def __init__(
         self,
@@ -479,7 +578,7 @@ class MainTerm:
         spread = math.sqrt(ends.second - (a - 1.0) ** 2)
         cut, theta, goal = choose_cut(ends, setting, swap)
         cut, theta = chosen or (cut, theta)
-        low = ends.low_end(LOW_END * goal / setting.count)
+        low = low_end(ends, LOW_END * goal / setting.count)
         self._grid = Grid.of(min(low, -spread), spread, cut, GRID_NODES)
         masses = self._grid.spread(ends.values, ends.masses)[0]
         thetas = LINES * theta if chosen is None else np.array([theta])
@@ -518,62 +617,6 @@ class MainTerm:
     def beside(self, more: Sequence[Gram]) -> MainTerm:
         """Return K and the line chosen again, with these guides as well."""
         return MainTerm(self._setting, self._a, self.ends.beside(more, self._a), self.swap)
-
-    @property
-    def line(self) -> Frequencies:
-        """The line that was chosen."""
-        return self._transform.line
-
-    @property
-    def theta(self) -> float:
-        """Where it lies."""
-        return self.line.theta
-
-    @property
-    def cut(self) -> float:
-        """K."""
-        return float(self._grid.nodes[-1])
-
-    def _best_line(self, masses: FloatArray, thetas: FloatArray) -> LogModuli:
-        """Return the line on which the ends' sums are least."""
-        swap, n = self.swap, self._setting.count
-        phi = swap.lift(self._grid.nodes, LAMBDA)
-        mean, second = masses @ phi, masses @ (phi * phi)
-        sd = math.sqrt(n * float(np.max(second - mean * mean)))
-
-        def tried(theta: float) -> tuple[float, Frequencies, float, float]:
-            grown = masses * np.exp(theta * phi)
-            whole = grown.sum(axis=1)
-            widest = int(np.argmax((grown @ phi**2) / whole - ((grown @ phi) / whole) ** 2))
-            centre, radius, own = bulk(phi, grown[widest])
-            line = Frequencies.of(theta, n, sd, max(own, 1e-3 * sd / math.sqrt(n)))
-            # At lambda alone, which decides.
-            middle = LogModuli(
-                line, [phi[: self._grid.below]], [phi[self._grid.below :]], [(0, 0)], centre, radius
-            )
-            logs = middle.log_d(masses, middle.prepared())[:, 0]
-            return float(self._setting.worst(logs)[0]) + theta * swap.beta, line, centre, radius
-
-        # The sum is about convex in theta: from the largest one down until it grows.
-        best = tried(float(thetas[-1]))
-        for theta in thetas[-2::-1].tolist():
-            found = tried(theta)
-            if found[0] >= best[0]:
-                break
-            best = found
-        return self._transform_on(*best[1:])
-
-    def _transform_on(self, line: Frequencies, centre: float, radius: float) -> LogModuli:
-        """Return a transform for all w.
-
-        phi_w agrees with phi_lambda above zero for w >= lambda, below it for w <= lambda.
-        """
-        t, swap = self._grid.nodes, self.swap
-        negative, positive = t[: self._grid.below], t[self._grid.below :]
-        first = [swap.lift(negative, w) for w in swap.nodes[1:].tolist()]
-        last = [swap.lift(positive, w) for w in (LAMBDA, 0.0)]
-        pairs = [(0, 1)] + [(i, 0) for i in range(len(first))]
-        return LogModuli(line, first, last, pairs, centre, radius)
 
     def bound(self, tolerance: float, most: float = math.inf, known: float = 0.0) -> Bound:
         """Return the whole bound: the mean over the others of what the worst of their group adds.
