@@ -29,7 +29,6 @@ PIXEL_MAXIMUM: Final[Mapping[int, int]] = {28: 255, 8: 16}
 FULL = 255
 """The value of a full pixel, where `PIXEL_MAXIMUM` has no other for images of that side."""
 
-FIELD: Final = "data.feature_options"
 
 FIELD: Final = "data.feature_options"
 CHUNK: Final = 200

@@ -79,7 +79,7 @@ class CachedFeatures:
             self._fitted = True
         vectors = self.kind.transform(images)
         if path is not None:
-            KEPT.write(path, memoryview(np.ascontiguousarray(vectors, np.float32)).cast("B"))
+            KEPT.write(path, np.ascontiguousarray(vectors, np.float32).data.cast("B"))
         return vectors
 
     def _path(self, images: NDArray[Any]) -> Path | None:

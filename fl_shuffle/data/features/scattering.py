@@ -106,7 +106,7 @@ class Filters:
         self.padded = side + 2 * _PAD
         step = side / places
         at = _PAD + step * np.arange(places) + (step / 2 - 0.5 if shift else 0.0)
-        self._fine = torch.from_numpy(_averages(at, np.arange(self.padded), self.padded))
+        self._fine = torch.from_numpy(_averages(at, np.arange(float(self.padded)), self.padded))
         half = 2 * np.arange(self.padded // 2) + shift
         self._coarse = torch.from_numpy(_averages(at, half, self.padded))
         self._first = torch.from_numpy(_spectra(self.padded, 0))
@@ -134,14 +134,15 @@ class Filters:
         # the filters have).
         upper, lower = product[..., :half, :], product[..., half:, :]
         folded = upper[..., :half] + upper[..., half:] + lower[..., :half] + lower[..., half:]
-        return torch.fft.ifft2(folded).abs()
+        moduli: torch.Tensor = torch.fft.ifft2(folded).abs()
+        return moduli
 
     def _average(self, signal: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
         return means @ (signal @ means.T)
 
 
 def _averages(
-    at: NDArray[np.float64], of: NDArray[np.floating], period: int
+    at: NDArray[np.floating], of: NDArray[np.floating], period: int
 ) -> NDArray[np.float32]:
     """Return [places, positions]: Gaussian weights of a periodic signal's positions around each
     place, times the step between positions."""
@@ -181,7 +182,8 @@ def _moved(period: int, shift: float) -> NDArray[np.complex128]:
     one = np.exp(2j * math.pi * frequency * shift)
     # The largest frequency stands for both signs: the mean of exp(i pi s) and exp(-i pi s).
     one[period // 2] = math.cos(math.pi * shift)
-    return one[:, None] * one[None]
+    both: NDArray[np.complex128] = one[:, None] * one[None]
+    return both
 
 
 def _mirrored() -> list[int]:
