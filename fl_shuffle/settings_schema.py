@@ -43,6 +43,7 @@ class Setting:
 
     `low` and `high` are allowed, `above` and `below` are not. `own` names the entry-point group of
     `module:function` choices (`own="module"`: no group). `read` checks what has a form of its own.
+    `listed` are the choices that may stand together in a list.
     `flag` is its short option, in `setting` with its metavar ("--rounds N"). The field counts only
     where another one of its section has one of some values (`needs="kind = linear or mlp"`), or
     none of them (`unless`). `told` says in words what `needs` means.
@@ -56,6 +57,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
     own: str = ""
     empty: bool = True
     read: Callable[[Any], Any] | None = None
@@ -95,7 +97,8 @@ class Setting:
     def range(self) -> str:
         """What is allowed, in words: for the reference page."""
         if self.choices:
-            return ", ".join(self.choices) + (", or module:function" if self.own else "")
+            allowed = ", ".join(self.choices) + (", or module:function" if self.own else "")
+            return allowed + (f"; or a list of {', '.join(self.listed)}" if self.listed else "")
         if self.least is None and self.most is None:
             words = {"bool": "true or false", "int | float": "a count or a share in (0, 1)"}
             return words.get(self.kind, "")
@@ -328,6 +331,18 @@ def _text(spec: Setting, name: str, value: Any) -> str:
     return value
 
 
+def _text_or_list(spec: Setting, name: str, value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return _text(spec, name, value)
+    if not value:
+        raise InvalidValueError(name, [], f"must not be empty; name {', '.join(spec.listed)}")
+    for index, each in enumerate(value):
+        require_choice(f"{name}[{index}]", each, spec.listed)
+        if each in value[:index]:
+            raise InvalidValueError(f"{name}[{index}]", each, "is named twice; name it once")
+    return tuple(value)
+
+
 def _table(spec: Setting, name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidValueError(name, value, "must be a table of options")
@@ -351,6 +366,7 @@ _CHECKS: dict[str, Callable[[Setting, str, Any], Any]] = {
     "int | float": _count_or_share,
     "bool": _flag,
     "str": _text,
+    "str | tuple[str, ...]": _text_or_list,
     "dict[str, Any]": _table,
     "tuple[int, ...]": _list(_whole),
     "tuple[float, ...]": _list(_number),

@@ -40,7 +40,7 @@ from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.features import Features, make_features
-from fl_shuffle.data.features.maps import FeatureMap
+from fl_shuffle.data.features.base import FeatureMap
 from fl_shuffle.data.partitions import make_partition
 from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.data.sources import held_out, load_records

@@ -122,12 +122,18 @@ class DataSection:
     sizes_alpha: float = setting(1.0, above=0.0, needs="sizes = dirichlet")
     """concentration of the Dirichlet distribution of the clients' shares: the smaller it is, the
     more their sizes differ"""
-    features: str = one_of(("raw", "pca", "hog", "pixels", "none"), own="features")
+    features: str | tuple[str, ...] = one_of(
+        ("raw", "pca", "hog", "scattering", "patches", "pixels", "none"),
+        listed=("hog", "scattering", "patches"),
+        own="features",
+    )
     """what a model sees of a record: `raw` values, `hog` features (histograms of oriented
-    gradients), whole pictures as `pixels`, or `none` for the source's own values; `pca` is fitted
-    on private records, which no epsilon covers"""
+    gradients), `scattering` (wavelets and their moduli) or `patches` (small filters) of pictures,
+    whole pictures as `pixels`, or `none` for the source's own values; a list joins several; `pca`
+    is fitted on private records, which no epsilon covers"""
     feature_options: dict[str, Any] = setting({})
-    """options of the features, for example `{ components = 32 }` for `hog`"""
+    """options of the features, for example `{ components = 32 }` for `hog`; of a list of features,
+    a table for each"""
     validation_fraction: float = setting(0.0, low=0.0, high=0.5)
     """share of the private training records that is set aside to evaluate on; no epsilon covers
     what such an evaluation tells"""

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from fl_shuffle._internal.csv_files import content_of
 from fl_shuffle.budgets import Budgets, make_budgets, require_readable
 from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
-from fl_shuffle.data.features import Features, make_features, try_features, vectors_of
+from fl_shuffle.data.features import Features, make_features, named, try_features, vectors_of
+from fl_shuffle.data.features.base import FeatureMap
 from fl_shuffle.data.features.cache import CachedFeatures
-from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.models import SHIPPED_MODELS, build_loss, build_model
 from fl_shuffle.data.partitions import client_names, make_partition
 from fl_shuffle.data.run_cache import run_cache
@@ -211,7 +211,7 @@ def _read(section: DataSection, tell: Tell) -> Data:
     images = records.train_images[partition.order]
     features = make_features(section, images.shape[1:])
     if isinstance(features, FeatureMap):
-        features.progress = _progress_line(section.features, tell)
+        features.progress = _progress_line(named(section), tell)
         if not section.validation_fraction:
             features.require_range(records.test_images)
         if features.costly and section.source in SHIPPED:
@@ -221,7 +221,7 @@ def _read(section: DataSection, tell: Tell) -> Data:
     if not section.validation_fraction:  # Else the test records are private ones.
         try_features(section, images.shape[1:], records.test_images)
     vectors.fit(images)
-    tell(f"features {section.features} of {len(images):,} records")
+    tell(f"features {named(section)} of {len(images):,} records")
     return Data(
         inputs=vectors_of(section, vectors, images),
         labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),

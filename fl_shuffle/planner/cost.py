@@ -456,7 +456,7 @@ def _names(config: Config) -> list[str] | None:
 def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | None:
     """Return how many coordinates a report has; None where own features decide it from the data."""
     from fl_shuffle.data.features import make_features
-    from fl_shuffle.data.features.maps import FeatureMap
+    from fl_shuffle.data.features.base import FeatureMap
     from fl_shuffle.data.models import build_model
 
     features = make_features(config.data, shape)

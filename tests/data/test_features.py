@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from fl_shuffle._internal import private_cache
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.data import Records, task
-from fl_shuffle.data.features import maps
+from fl_shuffle.data.features.base import FeatureMap
 from fl_shuffle.data.features.cache import CachedFeatures
-from fl_shuffle.data.features.maps import FeatureMap, build_features
+from fl_shuffle.data.features.hog import OrientedGradients
+from fl_shuffle.data.features.kinds import build_features
 from fl_shuffle.data.features.strokes import draw_strokes
 from fl_shuffle.data.run_cache import run_cache
 from fl_shuffle.errors import DataError, InvalidValueError, RunError
@@ -209,7 +210,7 @@ def test_a_task_reads_them_and_keeps_none_of_a_users_own_source(
     first = load("digits")
     assert said == words and len(list(folder.iterdir())) == 2
     run_cache.forget()
-    monkeypatch.setattr(maps.OrientedGradients, "transform", never)
+    monkeypatch.setattr(OrientedGradients, "transform", never)
     again = load("digits")
     assert said == words * 2
     assert first.inputs.equal(again.inputs) and first.test_inputs.equal(again.test_inputs)
@@ -231,7 +232,7 @@ def test_progress_says_what_is_done_and_left(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_features_count_every_image() -> None:
-    features, told = maps.OrientedGradients(image_side=8), list[tuple[int, int]]()
+    features, told = OrientedGradients(image_side=8), list[tuple[int, int]]()
     images = np.random.default_rng(0).integers(0, 17, (450, 8, 8), dtype=np.uint8)
     plain = features.transform(images)
     features.progress = lambda done, total: told.append((done, total))

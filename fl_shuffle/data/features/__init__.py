@@ -1,7 +1,8 @@
 """Feature maps: records in, what a model takes out. `make_features` builds a configuration's.
 
-A map is anything with `fit`, `transform` and `data_dependent`, see `Features`; `maps` has those
-that ship, `cache` keeps the vectors of the costly ones on disk.
+A map is anything with `fit`, `transform` and `data_dependent`, see `Features`. Each kind that ships
+has a file; `kinds` knows them by name, `joined` puts several side by side, and `cache` keeps the
+vectors of the costly ones on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from fl_shuffle._internal.plugins import load_attribute
 from fl_shuffle.configuration.sections import DataSection
-from fl_shuffle.data.features.maps import Pixels, build_features
+from fl_shuffle.data.features.kinds import build_features, join_features
+from fl_shuffle.data.features.pixels import Pixels
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.trials import Subject, try_rows
 from fl_shuffle.trials.check import POOL
@@ -61,16 +63,25 @@ def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
             what = f"features {section.features!r} takes none"
             raise InvalidValueError("data.feature_options", options, what)
         return AsGiven() if section.features == "none" else Pixels(shape)
-    if ":" in section.features:
+    if isinstance(section.features, str) and ":" in section.features:
         return _own_features(section.features, options)
-    if len(shape) != 2 or shape[0] != shape[1]:
+    channels = {2: 1, 3: shape[0]}.get(len(shape), 0)
+    if channels != (1 if len(shape) == 2 else 3) or shape[-2] != shape[-1]:
         raise InvalidValueError(
-            "data.features",
-            section.features,
-            f"needs square images, the records have shape {shape}; use pixels, none, or your own "
-            "module:function",
-        )
-    return build_features(section.features, **{"image_side": shape[0], **options})
+            "data.features", named(section),
+            "needs square images, gray [H, H] or in color [3, H, H], the records have shape "
+            f"{shape}; use pixels, none, or your own module:function",
+        )  # fmt: skip
+    if not isinstance(section.features, str):
+        return join_features(section.features, shape[-1], channels, options)
+    return build_features(
+        section.features, **{"image_side": shape[-1], "channels": channels, **options}
+    )
+
+
+def named(section: DataSection) -> str:
+    """Return the section's features in words: one name, or several with commas."""
+    return section.features if isinstance(section.features, str) else ", ".join(section.features)
 
 
 def _own_features(path: str, options: dict[str, Any]) -> Features:
@@ -99,7 +110,7 @@ def try_features(section: DataSection, shape: tuple[int, ...], public: NDArray[A
     fitted on public records or on changed ones. No private record takes part: a refusal, which the
     server is told, would depend on it. Raises `InvalidValueError`.
     """
-    if ":" not in section.features or not len(public):
+    if not isinstance(section.features, str) or ":" not in section.features or not len(public):
         return
     subject = Subject("data.features", section.features)
 

@@ -21,11 +21,27 @@ import torch
 from numpy.typing import NDArray
 
 from fl_shuffle._internal.private_cache import PrivateCache, cache_folder
-from fl_shuffle.data.features import maps, strokes
-from fl_shuffle.data.features.maps import FeatureMap, FeatureRows
+from fl_shuffle.data.features import (
+    base,
+    hog,
+    hog_pictures,
+    joined,
+    leaves,
+    patches,
+    pca,
+    pictures,
+    raw,
+    scattering,
+    strokes,
+)
+from fl_shuffle.data.features.base import FeatureMap, FeatureRows
 
 KEPT: Final = PrivateCache("features", ".features", 2 << 30)
 _DIGEST: Final = 32
+_CODE: Final = (
+    *(base, hog, hog_pictures, joined, leaves, patches, pca, pictures, raw, scattering, strokes),
+)
+"""All modules that decide vectors."""
 
 
 def features_folder() -> Path | None:
@@ -63,7 +79,7 @@ class CachedFeatures:
             self._fitted = True
         vectors = self.kind.transform(images)
         if path is not None:
-            KEPT.write(path, np.ascontiguousarray(vectors, np.float32).tobytes())
+            KEPT.write(path, np.ascontiguousarray(vectors, np.float32).data.cast("B"))
         return vectors
 
     def _path(self, images: NDArray[Any]) -> Path | None:
@@ -86,11 +102,11 @@ class CachedFeatures:
 
 def _circumstances(kind: FeatureMap) -> Mapping[str, Any]:
     """Return what the vectors depend on beside the images."""
-    sources = [inspect.getsource(module) for module in (maps, strokes)]
+    sources = [inspect.getsource(module) for module in _CODE]
     return {
-        "format": 2,
+        "format": 3,
         "map": kind.kind,
-        "options": {name: getattr(kind, name) for name in inspect.signature(type(kind)).parameters},
+        "options": kind.options,
         "code": hashlib.sha256("".join(sources).encode()).hexdigest(),
         "libraries": [np.__version__, torch.__version__],
         "machine": [platform.node(), platform.machine(), torch.backends.cpu.get_cpu_capability()],

@@ -52,7 +52,8 @@ def stamps_of(section: DataSection) -> tuple[tuple[object, ...], ...]:
     elif section.source == "images":
         named = _files_below(Path(section.root), depth=4) if section.root else []
     elif section.source in TORCHVISION_SOURCES:
-        named = _files_below(image_sets.root_of(section), depth=3)
+        place = image_sets.root_of(section)
+        named = [place] if place.is_file() else _files_below(place, depth=3)
     else:
         named = []
     found = []

@@ -5,8 +5,9 @@
     source_options = { split = "letters" }
     root = "data"
 
-Images are uint8, [N, H, W] where they are gray and [N, 3, H, W] where they are not. Numbers of
-classes and shapes stand here; nothing of them is read from the records.
+`cifar10` is also read from a folder or a tar of pictures (`cifar_pictures`), where `root` is one or
+holds one. Images are uint8, [N, H, W] where they are gray and [N, 3, H, W] where they are not.
+Numbers of classes and shapes stand here; nothing of them is read from the records.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.records import Records
-from fl_shuffle.data.sources import idx_files
+from fl_shuffle.data.sources import cifar_pictures, idx_files
 from fl_shuffle.data.sources.options import FIELD, require_known, text_option
 from fl_shuffle.errors import DataError, require_choice
 
@@ -36,6 +37,8 @@ EMNIST_CLASSES = {
 }  # fmt: skip
 """By split. `letters` counts from 1: class 0 stays empty."""
 
+_CIFAR10_BATCHES = "cifar-10-batches-py"
+"""torchvision's folder, which is read before any pictures beside it."""
 
 _REMEDY = (
     "name the folder that holds its files (of MNIST the one that MNIST/raw lies in, or the files "
@@ -82,6 +85,11 @@ def read(section: DataSection) -> Records:
         asked["split"] = require_choice(f"{FIELD}.split", split, EMNIST_CLASSES)
         classes = EMNIST_CLASSES[split]
     root = _root(section)
+    if found.name == "CIFAR10" and not (root / _CIFAR10_BATCHES).is_dir():
+        pictures = cifar_pictures.find(root)
+        if pictures is not None:
+            train, test = cifar_pictures.read(pictures)
+            return Records(*train, *test, classes=classes)
     parts: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
     for part in ("train", "test"):
         which = {"split": part} if found.by_split else {"train": part == "train"}
@@ -106,7 +114,11 @@ def root_of(section: DataSection) -> Path:
 def _root(section: DataSection) -> Path:
     """Return `root_of`. Raises `DataError` where a folder is named that is none."""
     named = section.root or os.environ.get(DATA_VARIABLE, "")
-    if named and not Path(named).is_dir():
+    if (
+        named
+        and not Path(named).is_dir()
+        and not (section.source == "cifar10" and Path(named).is_file())
+    ):
         raise DataError(f"data folder {named} does not exist or is not a folder; {_REMEDY}")
     return root_of(section)
 
