@@ -17,6 +17,7 @@ from typing import Any
 import fl_shuffle as fs
 from benchmarks.turns import ROOT
 from fl_shuffle.cli import main as command
+from fl_shuffle.configuration.reading import resolve_config
 
 DOCS = ROOT / "docs"
 ROUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -29,6 +30,9 @@ CLIENTS = (50, 100, 200, 400, 718, 1400)
 """Numbers of clients in the picture of noise, at most as many as the digits have records."""
 POLICY_BUDGETS = "uniform on [0.01, 1]"
 """The rows of the table of policies that are drawn."""
+FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""Times the quickstart's clipping norm, in the picture of clipping norms."""
+SEEDS = (1, 2, 3)
 
 
 def main() -> None:
@@ -36,6 +40,7 @@ def main() -> None:
     policies(DOCS / "concepts" / "budget-policies")
     labels(DOCS / "how-to" / "non-iid")
     noise(DOCS / "how-to" / "choose-settings")
+    clipping(DOCS / "how-to" / "clipping-norm")
 
 
 def composition(stem: Path) -> None:
@@ -106,6 +111,44 @@ def noise(stem: Path) -> None:
     axes.loglog(numbers, [row[1] for row in rows], "o-", label="noise of the mean, clipping norms")
     axes.loglog(numbers, [row[2] for row in rows], "s--", label="epsilon of all rounds, proven")
     axes.set_xlabel("clients")
+    _save(figure, axes, stem)
+
+
+def clipping(stem: Path) -> None:
+    """Test accuracy of the quickstart by clipping norm, with the learning rate in either unit; its
+    own learning rate is the same step in both. Means over the seeds, in percent."""
+    config = resolve_config("quickstart")
+    norm, rate = config.privacy.clip_norm, config.server.learning_rate
+    units = {"absolute": rate, "clipping-norm": rate * norm}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for factor in FACTORS:
+            means = []
+            for unit, step in units.items():
+                changes = {
+                    "privacy.clip_norm": factor * norm,
+                    "server.learning_rate": step,
+                    "server.learning_rate_unit": unit,
+                }
+                accuracies = [
+                    fs.simulate(
+                        "quickstart",
+                        overrides={**changes, "run.seed": seed},
+                        out=f"{folder}/{factor}-{unit}-{seed}",
+                    ).accuracy
+                    for seed in SEEDS
+                ]
+                means.append(100.0 * sum(each or 0.0 for each in accuracies) / len(SEEDS))
+            rows.append((factor * norm, *means))
+    heads = "clipping norm", "accuracy (absolute)", "accuracy (clipping-norm)"
+    _write(stem, heads, rows)
+    pyplot = _pyplot(stem.name)
+    figure, axes = pyplot.subplots(figsize=(6.5, 4.0))
+    norms = [row[0] for row in rows]
+    axes.semilogx(norms, [row[2] for row in rows], "o-", label="rate in clipping norms")
+    axes.semilogx(norms, [row[1] for row in rows], "s--", label="absolute rate")
+    axes.set_xlabel("clipping norm")
+    axes.set_ylabel("test accuracy, percent")
     _save(figure, axes, stem)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -66,6 +67,8 @@ def measured(runs: Sequence[Path], trusted: Sequence[Path]) -> Row:
     privacy, summary = view.config["privacy"], summary_of(view)
     accuracies = _accuracies(runs)
     sent = privacy["reports_per_round"] * summary["rounds"]
+    # Of float32, unless the row says how few.
+    bits = privacy.get("report_bits", 0) or 32
     return {
         "seeds": len(runs),
         "accuracy": round(statistics.fmean(accuracies), 3),
@@ -75,7 +78,7 @@ def measured(runs: Sequence[Path], trusted: Sequence[Path]) -> Row:
         "sums_seen": summary["sum_epsilon"],
         "sums_seen_add_remove": summary["sum_epsilon_add_remove"],
         "certified": _certified(runs[0]),
-        "megabytes": 4e-6 * sent * view.meta["dimension"],
+        "megabytes": 1e-6 * sent * math.ceil(bits * view.meta["dimension"] / 8),
         "minutes": statistics.median(summary_of(RunView(run))["seconds"] for run in runs) / 60.0,
         "trusted": round(statistics.fmean(_accuracies(trusted)), 3) if trusted else None,
         "trusted_seeds": len(trusted),

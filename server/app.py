@@ -31,7 +31,10 @@ def main(grid: Grid, context: Context) -> None:
     accountant = federation.accountant(dimension)
     with federation.open_ledger(grid, context, accountant, dimension, ()) as ledger:
         begun = ledger.resumed  # a resumed run continues where it stopped
-        optimizer = ServerOptimizer(federation.config.server, model, begun.optimizer_state)
+        config = federation.config
+        optimizer = ServerOptimizer(
+            config.server, model, begun.optimizer_state, report_unit=config.report_unit
+        )
         # Releases reports in random order, or their sum; never too few to hide anybody.
         shuffler = federation.shuffler(context, ledger.run, dimension, begun.counted)
         strategy = ShuffleStrategy(
@@ -44,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
             analyzer=federation.analyzer,  # the mean of the reports, or a robust estimate of it
             keep=federation.keeper(ledger),  # models that are saved on the way
         )
-        rounds = federation.config.run.rounds
+        rounds = config.run.rounds
         strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=federation.evaluate())
         state = federation.state(strategy.released())
         ledger.finish(state, strategy.stopped, failed=strategy.failed)

@@ -99,7 +99,19 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         (f"{DECLARED} privacy.personalization=clipping", "'declared': has one noise for all"),
         (f"{DECLARED} privacy.calibration=classical", "'declared': is not calibrated here"),
         (f"{DECLARED} server.weights=inverse-variance", "'declared': has no weights"),
+        (
+            f"{DECLARED} server.learning_rate_unit=clipping-norm",
+            "'declared': clips each step's gradients, and a report is longer; "
+            "set server.learning_rate_unit = 'absolute'",
+        ),
         (f"{DECLARED} privacy.reports_per_round=2", "several reports would be the same"),
+        ("privacy.report_bits=1", "privacy.report_bits = 1: tells two levels apart"),
+        (
+            f"{BARE} privacy.report_bits=4",
+            "rounds after Gaussian or Laplace noise, and privacy.randomizer = 'none'; leave it out",
+        ),
+        (f"{SUM} privacy.report_bits=4", "the proof for privacy.release = 'sum' needs a fine grid"),
+        (f"{POOLED} privacy.report_bits=4", "run.noise = 'per-sum' makes none"),
         ("budgets.distribution=listed budgets.epsilons=[1.0,2.0]", "takes one a client"),
         (
             f"{NATURAL} data.records_per_client=3",
@@ -136,6 +148,10 @@ BARE = "privacy.unit=client privacy.randomizer=none"
         (f"{BARE} run.supernodes=nodes.csv", "it is for simulations"),
         (f"{BARE} privacy.clipping=update", "clips nothing"),
         (f"{BARE} privacy.client_clip_norm=1.0", "clips nothing"),
+        (
+            f"{BARE} server.learning_rate_unit=clipping-norm",
+            "clips nothing; set server.learning_rate_unit",
+        ),
         (f"{BARE} privacy.personalization=clipping", "no noise to personalize"),
         (f"{BARE} privacy.calibration=classical", "no noise to calibrate"),
         (f"{BARE} server.weights=inverse-variance", "no noise to weigh reports by"),

@@ -46,7 +46,11 @@ from fl_shuffle.accounting.rounds.renyi_account import RenyiAccount
 from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, RoundLibrary, largest_epsilon
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type, kind_alone
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
-from fl_shuffle.accounting.rounds.threat_model import ANALYZED, EVERYBODY_HONEST, ThreatModel
+from fl_shuffle.accounting.rounds.threat_model import (
+    EVERYBODY_HONEST,
+    ROUNDED_LESS,
+    ThreatModel,
+)
 from fl_shuffle.accounting.rounds.words import words_for
 from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
@@ -232,7 +236,7 @@ class Accountant:
         renyi = RenyiAccount.start(
             self._classes, class_ids, schedule=schedule, unit=unit, assumed_honest=honest
         )
-        self._no_sum = ANALYZED if threat_model.analyzed else sums.reason
+        self._no_sum = threat_model.no_sum or sums.reason
         # A sum is computed from the shuffled reports: of Laplace ones the smaller cost holds.
         laplace = self._classes.is_noise("laplace")
         self._smaller = bool(laplace.any()) and self._no_sum is None
@@ -702,11 +706,13 @@ class Accountant:
         return replace(column, note=self._words.shuffled_note) if conditional else column
 
     def _shuffled_lower_column(self, taken: dict[int, int]) -> Column:
+        source = self._words.shuffled_lower
+        if self.threat_model.rounded:
+            return Column("shuffled_lower", Status.LOWER_BOUND, source, note=ROUNDED_LESS)
         local = self._local(taken)
         found = certain_losses(
             self._classes, self._everybody, taken, local, self._delta, self._dimension
         )
         epsilon = {index: value for index, value in found.items() if value > 0.0}
         note = "" if epsilon else "no known attack is certain enough here"
-        source = self._words.shuffled_lower
         return Column("shuffled_lower", Status.LOWER_BOUND, source, epsilon, note)

@@ -319,7 +319,9 @@ def _restricted(plan: Calibration, clients: Ids) -> Calibration:
     every = {each.name: getattr(plan, each.name) for each in fields(plan)}
     own: dict[str, Any] = {k: v[clients] for k, v in every.items() if isinstance(v, np.ndarray)}
     custom = None if plan.custom is None else plan.custom.restricted(clients)
-    return replace(plan, **own, custom=custom)
+    bits = plan.few_bits
+    few_bits = None if bits is None else replace(bits, half=bits.half[clients])
+    return replace(plan, **own, custom=custom, few_bits=few_bits)
 
 
 def most_exposed(plan: Calibration, unit: str, summed: int = 0) -> int:

@@ -38,7 +38,7 @@ from fl_shuffle.accounting.distributions.gaussian_mechanism import gaussian_epsi
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
-from fl_shuffle.accounting.rounds.threat_model import ANALYZED, ThreatModel
+from fl_shuffle.accounting.rounds.threat_model import ThreatModel
 from fl_shuffle.auditing.canaries import Canaries, position_error, size_error
 from fl_shuffle.auditing.confidence import Dichotomy, mu_lower
 from fl_shuffle.auditing.effort import Clock
@@ -105,7 +105,7 @@ class Claims:
             self._plan.classes, self._plan.class_of, schedule=config.training.schedule,
             assumed_honest=self._trust.assumed_honest, dimension=self._dimension,
         )  # fmt: skip
-        self.no_sum = ANALYZED if self._trust.analyzed else self._sums.reason or ""
+        self.no_sum = self._trust.no_sum or self._sums.reason or ""
         self._counted = cache(self._count)
 
     def __call__(self, column: str, rounds: int, delta: float) -> float | None:

@@ -212,21 +212,36 @@ def _clients_of(rows: Sequence[TotalCost]) -> str:
 
 
 def _noise_lines(config: Config, found: Cost) -> list[str]:
-    """Return how much noise a round's mean has beside what a client may add to it."""
+    """Return how much noise a round's mean has beside what a client may add to it, and what a
+    client sends."""
     times, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
     if times is None:
-        return []
-    if found.dimension is None:
+        lines = []
+    elif found.dimension is None:
         words = noise_words(times * EXAMPLE**0.5, None if found.declared else reports)
         at = f"{EXAMPLE:,} numbers (it grows with their root; the model's size is not known here)"
-        return [f"{words}, for a model of {at}"]
-    said = f"{noise_words(times, reports)} ({found.dimension:,} numbers)"
-    lines = [f"warning: {said}" if times > HOPELESS else said]
-    times = config.privacy.reports_per_round
-    if times > 1:
-        megabytes = 4e-6 * times * found.dimension
+        lines = [f"{words}, for a model of {at}"]
+    else:
+        said = f"{noise_words(times, reports)} ({found.dimension:,} numbers)"
+        lines = [f"warning: {said}" if times > HOPELESS else said]
+    return lines + _report_lines(config, found)
+
+
+def _report_lines(config: Config, found: Cost) -> list[str]:
+    """Return what rounding does to reports, and their size where it is not that of one report of
+    float32."""
+    times, rounding, lines = config.privacy.reports_per_round, found.rounding, []
+    if rounding is not None:
         lines.append(
-            f"a client sends {times:,} reports a round, {megabytes:,.3g} MB, and "
+            f"reports of {config.privacy.report_bits} bits: a coordinate has "
+            f"{max(0.0, rounding.added_variance):.2%} more variance, and its mean a bias of "
+            f"at most {rounding.worst_bias:.2g} noise scales"
+        )
+    if found.round_bytes is not None and (times > 1 or rounding is not None):
+        megabytes = 1e-6 * found.round_bytes
+        reports = "1 report" if times == 1 else f"{times:,} reports"
+        lines.append(
+            f"a client sends {reports} a round, {megabytes:,.3g} MB, and "
             f"{megabytes * config.run.rounds:,.3g} MB over the run"
         )
     return lines

@@ -47,6 +47,7 @@ def rules(config: Config) -> list[Conflict]:
         *_data_and_schedule(config),
         *_noise_per_sum(config),
         *_local_training(config),
+        *_report_bits(config),
         Conflict(
             "model.fix",
             "replaces layers of a model of your own (model.kind)",
@@ -241,6 +242,16 @@ def _without_noise_of_budgets(
     )
 
 
+def _without_report_unit(config: Config, why: str) -> Conflict:
+    """Refuse the clipping norm as a unit of the server's step where it bounds no report."""
+    return Conflict(
+        "privacy.randomizer",
+        why,
+        "set server.learning_rate_unit = 'absolute'",
+        found=config.server.learning_rate_unit != "absolute",
+    )
+
+
 def _declared_noise(config: Config) -> list[Conflict]:
     """Return conflicts of a mechanism that clients declare: it is their own training, which nothing
     else may change."""
@@ -271,6 +282,7 @@ def _declared_noise(config: Config) -> list[Conflict]:
         *_without_noise_of_budgets(
             config, "has one noise for all", "is not calibrated here", "has no weights"
         ),
+        _without_report_unit(config, "clips each step's gradients, and a report is longer"),
     )
     return _of_randomizer(privacy.randomizer == "declared", conflicts)
 
@@ -307,6 +319,7 @@ def _no_noise(config: Config) -> list[Conflict]:
             "has no noise to calibrate",
             "has no noise to weigh reports by",
         ),
+        _without_report_unit(config, "clips nothing"),
         Conflict(
             key,
             "has an infinite epsilon",
@@ -523,4 +536,38 @@ def _noise_per_sum(config: Config) -> list[Conflict]:
             found=config.run.aggregate_noise and found,
         )
         for reason, found in reasons
+    ]
+
+
+def _report_bits(config: Config) -> list[Conflict]:
+    """Return conflicts of reports that are rounded to few bits: nothing is proven of their sums but
+    what is proven of the reports."""
+    privacy, key = config.privacy, "privacy.report_bits"
+    few = privacy.report_bits > 0
+    return [
+        Conflict(
+            key,
+            "tells two levels apart, which biases every mean",
+            "use 2 to 16, or 0 (float32)",
+            found=privacy.report_bits == 1,
+        ),
+        Conflict(
+            key,
+            f"rounds after Gaussian or Laplace noise, and privacy.randomizer = "
+            f"{privacy.randomizer!r}",
+            "leave it out",
+            found=few and privacy.randomizer not in ("gaussian", "laplace"),
+        ),
+        Conflict(
+            key,
+            "rounds every report, and the proof for privacy.release = 'sum' needs a fine grid",
+            "use release = 'reports', or leave report_bits out",
+            found=few and privacy.release == "sum",
+        ),
+        Conflict(
+            key,
+            "rounds every report, and run.noise = 'per-sum' makes none",
+            "set run.noise = 'per-report'",
+            found=few and config.run.noise == "per-sum",
+        ),
     ]

@@ -221,6 +221,10 @@ class ServerSection:
     square; `sgd`, `momentum` and `adam` are other names of the first three"""
     learning_rate: float = setting(1.0, above=0.0)
     """learning rate of the step on the mean report"""
+    learning_rate_unit: str = one_of(("absolute", "clipping-norm"))
+    """unit of the learning rate: `absolute` steps on the mean report as it is; `clipping-norm`
+    divides the mean report by `privacy.clip_norm` first, so that the same learning rate suits every
+    clipping norm that is small enough to be reached"""
     momentum: float = setting(
         0.9, low=0.0, below=1.0, unless="optimizer = sgd or fedavg or fedadagrad"
     )
@@ -305,6 +309,9 @@ class PrivacySection:
     """smallest number of reports with which a round is released, at most `data.clients`"""
     reports_per_round: int = setting(1, low=1, high=10_000)
     """number of reports that a client sends in a round, each about its own batch of records"""
+    report_bits: int = setting(0, low=0, high=16)
+    """number of bits of each coordinate of a report: with 2 to 16, a report is rounded to so few
+    levels after its noise is added, and 4 bits are an eighth of the bytes; 0: float32"""
     release: str = one_of(("reports", "sum"))
     """what the attacker sees: every shuffled report, or only the sum of a round's reports"""
     shuffler: str = one_of(("server", "separate"))
@@ -434,6 +441,11 @@ class Config:
         if self.privacy.randomizer == "none":
             return "average" if self.privacy.unit == "record" else "update"
         return "record" if self.privacy.unit == "record" else "update"
+
+    @property
+    def report_unit(self) -> float:
+        """The length of a report that the server's step takes for 1."""
+        return self.privacy.clip_norm if self.server.learning_rate_unit == "clipping-norm" else 1.0
 
     @property
     def relation(self) -> str:

@@ -22,7 +22,7 @@ class ServerOptimizer:
     """One step a round on one flat parameter vector, with a schedule and iterate averaging.
 
     A report points uphill (a gradient, or minus a local update): the step goes against it. With
-    mean report g, learning rate eta, moments m and v:
+    mean report g, divided by `report_unit`, learning rate eta, moments m and v:
 
     fedavg       x -= eta g
     fedavgm      m = beta1 m + g                                     x -= eta m
@@ -40,12 +40,19 @@ class ServerOptimizer:
     the first one is built, which takes as long as everything else before the first round.
 
     It starts at `parameters`, or continues from what `state` of another one returned.
+    `report_unit` is public: it is 1, or the clipping norm (`Config.report_unit`).
     """
 
     def __init__(
-        self, section: ServerSection, parameters: Tensor, state: Mapping[str, Any] | None = None
+        self,
+        section: ServerSection,
+        parameters: Tensor,
+        state: Mapping[str, Any] | None = None,
+        *,
+        report_unit: float = 1.0,
     ) -> None:
         self._section = section
+        self._report_unit = report_unit
         self._theta = parameters.detach().clone().to(torch.float32)
         self._momentum: list[Tensor | None] = [None]
         self._moments: tuple[Tensor, ...] = ()
@@ -81,6 +88,7 @@ class ServerOptimizer:
     def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
         """Take one step against `gradient`, in round `round_number` (from 1) of `rounds`."""
         section = self._section
+        gradient = gradient / self._report_unit
         rate = section.learning_rate * self._schedule(round_number, rounds)
         # A step makes a new vector: what was broadcast stays what it was.
         theta = self._theta.clone()

@@ -265,6 +265,7 @@ class RunParts:
             summed=self.nodes_add_up(grid),
             simulated=isinstance(grid, InProcessGrid) or is_simulated(config),
             supernodes=read_supernodes(listed, config.data.clients) if listed else None,
+            few_bits=self.randomizers.few_bits,
         )
 
     def nodes_add_up(self, grid: Grid) -> bool:

@@ -32,7 +32,16 @@ from fl_shuffle.errors import (
 from fl_shuffle.flower.client_logs import quiet_on_ray
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
-from fl_shuffle.flower.messages import REPORTS, TOTAL, VALID, TrainRequest, expired, reply_with
+from fl_shuffle.flower.messages import (
+    PACKED,
+    REPORTS,
+    SENT,
+    TOTAL,
+    VALID,
+    TrainRequest,
+    expired,
+    reply_with,
+)
 from fl_shuffle.flower.node_registry import held_clients, words_of
 from fl_shuffle.flower.private_api import CLIENT_APP_RAISED
 from fl_shuffle.flower.remote_shuffler import sender_of
@@ -118,12 +127,20 @@ class ReportsAnswer:
 
     def add(self, reports: Tensor, clients: Ids) -> None:
         """See `Answer`: NaN stands for a report that may not be sent."""
-        self._rows = reports.numpy()
-        self._rows[~np.tile(self.allowed(clients), self.plan.reports_per_round)] = np.nan
+        self._rows, self._sent = reports.numpy(), self.allowed(clients)
+        self._rows[~np.tile(self._sent, self.plan.reports_per_round)] = np.nan
 
     def message(self) -> Message:
-        """See `Answer`: the reports, and nothing else."""
-        return reply_with(self.request.message, **{REPORTS: self._rows})
+        """See `Answer`: the reports, and nothing else.
+
+        In a run of few bits they travel packed, but for a node in the server's own process.
+        """
+        few_bits, request = self.plan.few_bits, self.request
+        if few_bits is None or request.context.node_config.get(SIMULATED):
+            return reply_with(request.message, **{REPORTS: self._rows})
+        of_each = np.tile(request.clients, self.plan.reports_per_round)
+        packed = few_bits.packed(np.nan_to_num(self._rows, copy=False), of_each)
+        return reply_with(request.message, **{PACKED: packed, SENT: self._sent.astype(np.uint8)})
 
     def allowed(self, clients: Ids) -> Mask:
         """Return whose report may leave [k]; it is written down before it does."""

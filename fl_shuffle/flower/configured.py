@@ -132,7 +132,12 @@ class ConfiguredStrategy(strategy.PlayedByStart):
         accountant = parts.accountant(dimension)
         with parts.open_ledger(grid, context, accountant, dimension, metrics) as ledger:
             begun = ledger.resumed
-            optimizer = ServerOptimizer(parts.config.server, model, begun.optimizer_state)
+            optimizer = ServerOptimizer(
+                parts.config.server,
+                model,
+                begun.optimizer_state,
+                report_unit=parts.config.report_unit,
+            )
             shuffler = parts.shuffler(context, ledger.run, dimension, begun.counted)
             played = strategy.ShuffleStrategy(
                 shuffler=shuffler,

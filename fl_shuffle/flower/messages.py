@@ -21,12 +21,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle._internal.arrays import Ids
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.grid import NamedError
 from fl_shuffle.flower.private_api import LocalArray
+from fl_shuffle.shuffler.levels import Levels
 from fl_shuffle.shuffler.local import PartialSum, Reports
 
 REPORTS = "reports"
+PACKED, SENT = "packed", "sent"
+"""Of a node elsewhere, in a run of few bits: reports as bytes [m k, size], and whose were sent
+[k]."""
 TOTAL, VALID = "total", "valid"
 """Of a simulated node: the exact sum of its clients' reports, and of which."""
 CLOCKS_APART_SECONDS = 60.0
@@ -54,10 +59,10 @@ def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRe
     return record
 
 
-# The header that NumPy writes for a float32 array in C order, and no other: nothing is evaluated,
-# and nothing is allocated that is not there.
+# The header that NumPy writes for an array in C order, and no other: nothing is evaluated, and
+# nothing is allocated that is not there.
 _HEADER = re.compile(
-    rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, 'shape': "
+    rb"\x93NUMPY\x01\x00..\{'descr': '(<f4|\|u1)', 'fortran_order': False, 'shape': "
     rb"\(((?:\d{1,18}, )*(?:\d{1,18},?)?)\), \} *\n",
     re.DOTALL,
 )
@@ -69,20 +74,31 @@ def float32_array(array: Array) -> NDArray[np.float32] | None:
 
     What it declares, its header and its size must agree; only then is it read.
     """
+    return _whole_array(array, np.dtype("<f4"))
+
+
+def bytes_array(array: Array) -> NDArray[np.uint8] | None:
+    """Return an array of bytes that a party sent, as `float32_array` does."""
+    return _whole_array(array, np.dtype("|u1"))
+
+
+def _whole_array(array: Array, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     if isinstance(array, LocalArray):
         values = array.numpy()
-        return values if isinstance(values, np.ndarray) and values.dtype == np.float32 else None
+        return values if isinstance(values, np.ndarray) and values.dtype == dtype else None
     data = array.data
-    if array.stype != "numpy.ndarray" or array.dtype != "float32" or not isinstance(data, bytes):
+    named = array.stype == "numpy.ndarray" and array.dtype == dtype.name
+    if not named or not isinstance(data, bytes):
         return None
     header = _HEADER.match(data[:_LONGEST_HEADER])
-    if header is None:
+    if header is None or header.group(1) != dtype.str.encode():
         return None
-    shape = tuple(int(size) for size in re.findall(rb"\d+", header.group(1)))
-    if tuple(array.shape) != shape or len(data) - header.end() != 4 * math.prod(shape):
+    shape = tuple(int(size) for size in re.findall(rb"\d+", header.group(2)))
+    size = dtype.itemsize * math.prod(shape)
+    if tuple(array.shape) != shape or len(data) - header.end() != size:
         return None
-    values = np.frombuffer(data, dtype="<f4", offset=header.end()).reshape(shape)
-    return values.astype(np.float32, copy=True)
+    values = np.frombuffer(data, dtype=dtype, offset=header.end()).reshape(shape)
+    return values.astype(dtype.newbyteorder("="), copy=True)
 
 
 @dataclass(frozen=True)
@@ -244,16 +260,22 @@ def reply_with(request: Message, **arrays: NDArray[Any]) -> Message:
 
 
 def read_answer(
-    reply: Message, asked: TrainRequest, dimension: int, reasons: Counter[str], batches: int = 1
+    reply: Message,
+    asked: TrainRequest,
+    dimension: int,
+    reasons: Counter[str],
+    batches: int = 1,
+    few_bits: Levels | None = None,
 ) -> Reports | PartialSum | None:
     """Return the answer in a reply, or None and another one of the reasons for missing reports.
 
-    Each client reports to each of the round's `batches`. Everything else that a reply might carry
+    Each client reports to each of the round's `batches`. With `few_bits`, reports may come packed.
+    Everything else that a reply might carry
     (metadata, error text, metrics) is left behind here.
     """
     clients = len(asked.clients)
     try:
-        found = _read(reply, asked.summed, clients, (clients * batches, dimension))
+        found = _failure(reply) or _read(reply, asked, (clients * batches, dimension), few_bits)
     except Exception as error:
         # An app in this process may return anything, also what raises when it is looked at.
         found = f"cannot be read ({type(error).__name__})"
@@ -263,19 +285,26 @@ def read_answer(
     return None
 
 
+def _failure(reply: Message) -> str:
+    """Return why a reply is an error; empty where it is none."""
+    if not reply.has_error():
+        return ""
+    # What a client in this process raised is the user's to know; others' text stays out.
+    return reply.error.cause if isinstance(reply.error, NamedError) else "failed"
+
+
 def _read(
-    reply: Message, summed: bool, clients: int, shape: tuple[int, int]
+    reply: Message, asked: TrainRequest, shape: tuple[int, int], few_bits: Levels | None
 ) -> Reports | PartialSum | str:
     """Return the answer, or why it cannot be used. A sum counts only where it was asked for."""
-    if reply.has_error():
-        # What a client in this process raised is the user's to know; others' text stays out.
-        return reply.error.cause if isinstance(reply.error, NamedError) else "failed"
     record = record_in(reply.content, REPORT_RECORD, ArrayRecord) if reply.has_content() else None
-    if summed and record is not None and TOTAL in record:
+    if asked.summed and record is not None and TOTAL in record:
         total, valid = record[TOTAL].numpy(), record[VALID].numpy()
-        fits = total.shape == shape[1:] and valid.shape == (clients,)
+        fits = total.shape == shape[1:] and valid.shape == (len(asked.clients),)
         right = total.dtype == np.float64 and valid.dtype == np.bool_
         return PartialSum(total, valid) if fits and right else "wrong shape"
+    if few_bits is not None and record is not None and PACKED in record:
+        return _unpacked(record, asked.clients, shape, few_bits)
     array = None if record is None else record.get(REPORTS)
     if array is None:
         return "sent no report"
@@ -285,3 +314,21 @@ def _read(
     if rows is None:
         return "not a whole float32 array"
     return Reports(rows) if rows.shape == shape else "wrong shape"
+
+
+def _unpacked(
+    record: ArrayRecord, clients: Ids, shape: tuple[int, int], few_bits: Levels
+) -> Reports | str:
+    """Return the packed reports in a record as rows [m k, d], NaN where none was sent; or why they
+    cannot be used."""
+    if SENT not in record:
+        return "does not say whose reports it sent"
+    packed, sent = bytes_array(record[PACKED]), bytes_array(record[SENT])
+    if packed is None or sent is None or sent.shape != clients.shape or (sent > 1).any():
+        return "wrong shape"
+    times = shape[0] // len(clients)
+    rows = few_bits.unpacked(packed, np.tile(clients, times), shape[1])
+    if rows is None:
+        return "not packed as few bits"
+    rows[np.tile(sent == 0, times)] = np.nan
+    return Reports(rows)

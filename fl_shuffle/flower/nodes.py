@@ -17,6 +17,7 @@ from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
 from fl_shuffle.flower.node_registry import SHARED, ClientOwners, NodeRegistry, SuperNodeFile
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
+from fl_shuffle.shuffler.levels import Levels
 
 Blocks = Callable[[Ids], Ids]
 """Ascending client ids -> where blocks begin among them, and the end."""
@@ -60,7 +61,8 @@ class Nodes:
     do not depend on the number of nodes. `summed`: nodes (simulated ones) may answer with the sum
     of their clients' reports. `simulated`: what they say is wrong with their app is believed. A
     request is given up after `timeout` seconds, unless the strategy gets another number.
-    `supernodes`: which node plays which part, as the operator says.
+    `supernodes`: which node plays which part, as the operator says. `few_bits`: how nodes
+    elsewhere pack their reports; None where all travel as float32.
     """
 
     clients: int
@@ -70,6 +72,7 @@ class Nodes:
     summed: bool = False
     simulated: bool = False
     supernodes: SuperNodeFile | None = None
+    few_bits: Levels | None = None
 
     @cached_property
     def _registry(self) -> NodeRegistry:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from flwr.app import ConfigRecord, Message
 
 from fl_shuffle.configuration.sections import Config
@@ -26,8 +27,19 @@ private one: files, all of them."""
 
 
 def agreement_of(run: str, config: Config, plan: Calibration, dimension: int) -> Agreement:
-    """Return what this run's parties agree on: each computes it from the public configuration."""
+    """Return what this run's parties agree on: each computes it from the public configuration.
+
+    Raises `ConfigError` for reports of few bits whose levels differ between clients: the party that
+    opens a report does not know its sender.
+    """
     exponent = math.frexp(float(plan.step.min()))[1] - 1  # steps are powers of two
+    few_bits = plan.few_bits
+    if few_bits is not None and np.ptp(few_bits.half):
+        raise ConfigError(
+            f"privacy.report_bits = {few_bits.bits}: with privacy.shuffler = 'separate' all "
+            "clients need the same noise; set privacy.personalization = 'clipping', or give all "
+            "clients one budget"
+        )
     return Agreement(
         run=run,
         release=config.privacy.release,
@@ -37,6 +49,8 @@ def agreement_of(run: str, config: Config, plan: Calibration, dimension: int) ->
         exponent=exponent,
         largest=math.ceil(float(plan.largest.max()) / 2.0**exponent),
         batches=plan.reports_per_round,
+        bits=0 if few_bits is None else few_bits.bits,
+        half=0 if few_bits is None else round(float(few_bits.half[0]) / 2.0**exponent),
     )
 
 

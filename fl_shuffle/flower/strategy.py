@@ -355,7 +355,12 @@ class ShuffleStrategy(PlayedByStart):
             if reply.has_error() and reply.error.code == PROGRAM_FAILS and self.nodes.simulated:
                 raise ProgramError(str(reply.error.reason))
             answer = read_answer(
-                reply, request, self._dimension, batch.reasons, self.shuffler.batches
+                reply,
+                request,
+                self._dimension,
+                batch.reasons,
+                self.shuffler.batches,
+                self.nodes.few_bits,
             )
             if answer is not None:
                 self.answered = True

@@ -29,6 +29,7 @@ from fl_shuffle.budgets import make_budgets, require_readable
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import NotApplicableError
 from fl_shuffle.randomizers.calibration import Calibration, make_plan
+from fl_shuffle.randomizers.few_bits import RoundingCost
 from fl_shuffle.randomizers.total_budgets import (
     Tell,
     against_everybody,
@@ -153,6 +154,10 @@ class Cost:
     totals : tuple of TotalCost
         What is planned for each distinct total of the run, smallest first (empty: budgets are of
         reports).
+    round_bytes : int or None
+        Bytes of a client's reports in a round (None: only the run knows the size of a report).
+    rounding : RoundingCost or None
+        What `privacy.report_bits` does to a coordinate of a report (None: reports are float32).
     """
 
     epsilon: float
@@ -167,6 +172,8 @@ class Cost:
     sum_epsilon_add_remove: float | None
     declared: bool
     totals: tuple[TotalCost, ...] = ()
+    round_bytes: int | None = None
+    rounding: RoundingCost | None = None
 
     proven_over_lower = renamed_attribute("proven_over_lower", "tightness")
 
@@ -215,6 +222,8 @@ def cost_of(config: Config, tell: Tell = silent) -> Cost:
         sum_epsilon_add_remove=add_remove_of(config.to_dict(), epsilon, delta) if summed else None,
         declared=config.privacy.randomizer == "declared",
         totals=_total_costs(config, plan, classes),
+        round_bytes=None if dimension is None else plan.round_bytes(dimension),
+        rounding=None if plan.few_bits is None else plan.few_bits.cost,
     )
 
 
@@ -324,7 +333,9 @@ def _class_costs(config: Config, plan: Calibration, dimension: int | None) -> li
         else:
             anonymity, epsilon = _of_batches(config, batch, rounds, dimension)
     lower = np.zeros(len(classes))
-    if privacy.release == "reports" and privacy.randomizer != "declared":
+    # As in a run, no attack on rounded reports is known to reach as much (`ROUNDED_LESS`).
+    attacked = privacy.release == "reports" and not privacy.report_bits
+    if attacked and privacy.randomizer != "declared":
         times = dict.fromkeys(np.flatnonzero(counts).tolist(), rounds)
         alone = dict(enumerate(local.tolist()))
         certain = certain_losses(classes, counts, times, alone, privacy.target_delta, dimension)

@@ -7,7 +7,7 @@ client, all of which are public; no data enters. Server and clients each derive 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -40,6 +40,7 @@ from fl_shuffle.randomizers.base import LocalRandomizer, load_randomizer
 from fl_shuffle.randomizers.declared import REACH, Declared, declared_sensitivity
 from fl_shuffle.randomizers.discrete import DISCRETE
 from fl_shuffle.randomizers.discrete import LARGEST as DISCRETE_LARGEST
+from fl_shuffle.randomizers.few_bits import FewBits, RoundedNoise
 from fl_shuffle.randomizers.total_budgets import Tell, report_budgets, silent
 from fl_shuffle.randomizers.unprotected import REACH as LONGEST_UPDATE
 from fl_shuffle.randomizers.unprotected import NoRandomizer
@@ -75,6 +76,8 @@ class Calibration:
     reports_per_round: int = 1
     totals: Vector | None = None
     """What each client may spend in the whole run, if its noise was solved for from that."""
+    few_bits: FewBits | None = None
+    """How reports are rounded once more, to few bits: `step` is then that of their levels."""
 
     def __len__(self) -> int:
         return int(self.scale.size)
@@ -96,7 +99,14 @@ class Calibration:
         own = epsilon, delta, self.radius, self.scale
         if self.noise in DISCRETE:
             return DISCRETE[self.noise](*own, step=self.step)
+        if self.few_bits is not None:
+            return RoundedNoise(self.unrounded().local, self.few_bits)
         return NOISES[self.noise](*own, weight=self.weight, step=self.step)
+
+    def unrounded(self) -> Calibration:
+        """Return the plan of the same reports before they are rounded to few bits."""
+        step = report_grids(self.weight * self.scale, self.weight * self.radius)
+        return replace(self, few_bits=None, step=step)
 
     @cached_property
     def largest(self) -> Vector:
@@ -106,6 +116,13 @@ class Calibration:
         left out, is nobody's honest one.
         """
         return self.local.largest()
+
+    def round_bytes(self, dimension: int) -> int:
+        """Return the bytes of a client's reports of `dimension` numbers in a round, as they
+        travel."""
+        few_bits = self.few_bits
+        size = 4 * dimension if few_bits is None else few_bits.report_bytes(dimension)
+        return size * self.reports_per_round
 
     def noise_of_mean(self, dimension: int, share: float = 1.0) -> float | None:
         """Return the noise of a round's mean report of `dimension` numbers, as a multiple of what a
@@ -177,7 +194,7 @@ def make_plan(
     inverse = scale**-2.0 if config.server.weights == "inverse-variance" else np.ones(len(budgets))
     weight = inverse / np.mean(inverse)
     known, reach = weight * scale, weight * radius
-    custom = None
+    custom = few_bits = None
     if noise in DISCRETE:
         # Cut to the grid towards zero means stay in their ball, and two of them are at most twice
         # its radius apart, in whole steps as well.
@@ -187,6 +204,9 @@ def make_plan(
     elif own is not None:
         custom = own(budgets.epsilon, budgets.delta, radius)
         step, largest = custom.grid(), custom.bound()
+    elif privacy.report_bits:
+        few_bits = FewBits.of(noise, privacy.report_bits, known, reach)
+        step, largest = few_bits.step, few_bits.largest
     else:
         step = report_grids(known, reach)
         largest = largest_reports(NOISES[noise].law, known, reach, step, noise_bits(config))
@@ -199,7 +219,7 @@ def make_plan(
     mean_clip = _mean_clip(config, radius)
     return Calibration(
         noise, norm, clip, mean_clip, radius, sensitivity, scale, weight, step, group,
-        classes, class_of, honest, custom, privacy.reports_per_round, totals,
+        classes, class_of, honest, custom, privacy.reports_per_round, totals, few_bits,
     )  # fmt: skip
 
 

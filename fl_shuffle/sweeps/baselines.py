@@ -34,9 +34,9 @@ def baselines_of(tables: Mapping[str, Any]) -> dict[str, Changes]:
     rounds, is the target: with `trusted server` all clients have the noise of one budget, solved so
     that sums alone cost at most E, added once to each sum where the simulation can; with `local`
     one budget is solved so that a client's own noise, without any shuffler, costs at most E. A
-    gradient that is not clipped is about as long as 1: without privacy the server's learning rate
-    is multiplied by the clipping norm, unless the client trains several steps or the server's
-    optimizer knows no scale.
+    gradient that is not clipped is about as long as 1: without privacy the server's learning rate,
+    taken for reports as they are, is multiplied by the clipping norm, unless the client trains
+    several steps or the server's optimizer knows no scale.
 
     Raises `ConfigError` for a configuration that does not shuffle, `NotApplicableError` where a
     randomizer has no known distribution, or no budget keeps E.
@@ -92,9 +92,12 @@ def _without_privacy(config: Config) -> Changes:
         "privacy.randomizer": "none",
         "run.noise": "per-report",
     }
-    plain = OPTIMIZERS[config.server.optimizer] in ("sgd", "momentum")
-    if plain and config.training.single_step:
-        found["server.learning_rate"] = config.server.learning_rate * config.privacy.clip_norm
+    if OPTIMIZERS[config.server.optimizer] in ("sgd", "momentum"):
+        rate = config.server.learning_rate / config.report_unit
+        if config.training.single_step:
+            rate *= config.privacy.clip_norm
+        found["server.learning_rate"] = rate
+    found["server.learning_rate_unit"] = None
     return found
 
 

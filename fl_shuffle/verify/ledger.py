@@ -162,6 +162,8 @@ def require_kind(kind: str, config: Any) -> None:
     require(kind in ("local", "sum", "shuffled"), f"no run makes a claim of kind {kind!r}")
     require(kind == "local" or whole, "the run's server sees single reports: only 'local' holds")
     require(kind != "sum" or mean, "the run's analyzer sees single reports: no 'sum'")
+    few = config["privacy"].get("report_bits", 0)
+    require(kind != "sum" or not few, "the run's reports are rounded to few bits: no 'sum'")
     noise = config["privacy"]["randomizer"]
     require(noise != "none", "the run protects nobody: its reports have no noise")
     require(noise != "discrete-gaussian", "claims are about continuous noise, not discrete")

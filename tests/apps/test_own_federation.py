@@ -52,7 +52,7 @@ from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, OneNode, nodes, replies, reports_of
 from tests.oracles import gaussian_epsilon
 from tests.processes import wait_until
-from tests.small_federation import SMALL
+from tests.small_federation import SMALL, model_bytes
 
 CLIENTS, DIMENSION, CLIP = 24, 6, 0.5
 GOAL = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
@@ -94,6 +94,46 @@ def ask(app: App, first: int, count: int, **how: Any) -> Message:
     """What one node answers for these clients."""
     request = TrainRequest(1, np.arange(first, first + count))
     return replies(app, model(), request, **{"tables": settings(), **how})[0]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_reports_of_few_bits_are_the_same_whether_they_travel_packed_or_not(
+    batches: int, tmp_path: Path
+) -> None:
+    """A node of this process hands its reports over, one elsewhere packs them."""
+    tables = settings(report_bits=4, reports_per_round=batches)
+    models, packed = [], []
+
+    def noted(message: Message, context: Context) -> Message:
+        reply = client(message, context)
+        packed.append("packed" in reply.content.get("report", {}))
+        return reply
+
+    for name, said in (("here", None), ("elsewhere", {})):
+        run_config = {RESOLVED: json.dumps(tables), "run-directory": str(tmp_path / name)}
+        packed.clear()
+        with nodes(noted, node_config=said, **run_config) as grid:
+            server(grid, Context(1, 1, {}, RecordDict(), run_config))
+        assert any(packed) == (name == "elsewhere")
+        models.append(model_bytes(tmp_path / name))
+    assert models[0] == models[1]
+
+
+def test_an_own_apps_step_is_in_clipping_norms_where_the_configuration_says_so(
+    tmp_path: Path,
+) -> None:
+    """A fourth of the rate in a unit that is a fourth as long: the same bits."""
+    models = []
+    for name, step in (
+        ("absolute", {"learning_rate": 0.5}),
+        ("in norms", {"learning_rate": 0.125, "learning_rate_unit": "clipping-norm"}),
+    ):
+        tables = {**settings(clip_norm=0.25, release="sum"), "server": step}
+        run_config = {RESOLVED: json.dumps(tables), "run-directory": str(tmp_path / name)}
+        with nodes(client, **run_config) as grid:
+            server(grid, Context(1, 1, {}, RecordDict(), run_config))
+        models.append(model_bytes(tmp_path / name))
+    assert models[0] == models[1]
 
 
 @pytest.mark.parametrize(("entropy", "threads"), [("seeded", 1), ("system", 2)])

@@ -31,7 +31,7 @@ import fl_shuffle.auditing.canaries
 import fl_shuffle.auditing.published
 from fl_shuffle.auditing.audit import NO_REPORTS, audit_configuration
 from fl_shuffle.auditing.canaries import Canaries, check_clipping, most_exposed
-from fl_shuffle.auditing.checks import ONE_LAW, noise_checks, order_check, play_orders
+from fl_shuffle.auditing.checks import ONE_LAW, TWO_REPORTS, noise_checks, order_check, play_orders
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.games import ABSENT_SUMS, DISCRETE_LAW, OWN_LAW, SUMS
 from fl_shuffle.auditing.published import (
@@ -231,6 +231,18 @@ def test_audit_of_discrete_noise_says_which_games_it_lacks() -> None:
     found = audit_configuration("discrete", settings, how, dimension=4)
     assert DISCRETE_LAW in found.notes and OWN_LAW not in found.notes
     assert not found.breaks_proven and "local" in [one.column for one in found.findings]
+
+
+@pytest.mark.slow
+def test_noise_of_reports_of_few_bits_is_compared_before_they_are_rounded() -> None:
+    """Of a few levels any two are often equal, by chance alone: that is no fault."""
+    settings = config(30, run={"rounds": 1}, privacy={"unit": "client", "report_bits": 3})
+    how = AuditSettings(trials=8, reports=20_000, seconds=600.0)
+    found = audit_configuration("few bits", settings, how, dimension=40)
+    assert "noise is compared before reports are rounded to few bits" in found.notes
+    assert [check.game for check in found.checks if check.refuted] == []
+    assert any(check.game == TWO_REPORTS for check in found.checks)
+    assert not found.breaks_proven and "shuffled" in [one.column for one in found.findings]
 
 
 def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:

@@ -49,6 +49,22 @@ def test_steps_are_those_of_torch_optim_also_when_they_go_on(kind: str) -> None:
     assert torch.equal(resumed.released(), whole.released())
 
 
+@pytest.mark.parametrize(
+    "kind", ["sgd", "momentum", "adam", "fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad"]
+)
+def test_the_unit_of_reports_is_divided_out_before_anything_else(kind: str) -> None:
+    """Reports 64 times as long, in a unit 64 times as long, move the model to the same bits."""
+    section = ServerSection(optimizer=kind, learning_rate=0.3, tau=1e-2)
+    plain = ServerOptimizer(section, torch.zeros(7))
+    scaled = ServerOptimizer(section, torch.zeros(7), report_unit=64.0)
+    gradients = torch.randn(3, 7, generator=torch.Generator().manual_seed(4))
+    for number, gradient in enumerate(gradients, start=1):
+        plain.step(gradient, number, ROUNDS)
+        scaled.step(64.0 * gradient, number, ROUNDS)
+        assert torch.equal(plain.current(), scaled.current())
+    assert plain.current().abs().min() > 0.0
+
+
 @pytest.mark.parametrize("kind", ["fedyogi", "fedadagrad"])
 def test_adaptive_steps_are_those_of_the_paper(kind: str) -> None:
     """Reddi et al. 2021, algorithm 2, one number at a time in float64; also when they go on."""

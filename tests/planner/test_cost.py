@@ -13,7 +13,15 @@ from fl_shuffle.cli.cost import SHOWN_CLASSES, _lines, _noise_lines, _table, _to
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.planner import cost
-from fl_shuffle.planner.cost import ClassCost, Cost, TotalCost, _total_costs, trade_off_of
+from fl_shuffle.planner.cost import (
+    ClassCost,
+    Cost,
+    TotalCost,
+    _total_costs,
+    cost_of,
+    trade_off_of,
+)
+from fl_shuffle.randomizers.few_bits import RoundingCost
 from fl_shuffle.report.formats import short
 
 
@@ -65,11 +73,44 @@ def test_what_several_reports_a_round_take_of_a_line_is_told(
 ) -> None:
     """Four bytes a number: of each report, over all rounds."""
     asked = config(privacy__reports_per_round=reports, run__rounds=10)
-    first, *more = _noise_lines(asked, planned(cost_class(0, 1.0)))
+    found = planned(cost_class(0, 1.0), round_bytes=reports * 200_000)
+    first, *more = _noise_lines(asked, found)
     assert first == "noise of the mean: 0.5 times the clipping norm (50,000 numbers)"
     assert more == ([] if sent is None else [
         f"a client sends 3 reports a round, {sent[0]}, and {sent[1]} over the run"
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("dimension", [50_000, None])
+def test_what_rounding_to_few_bits_does_is_told(dimension: int | None) -> None:
+    """Also where the size of a report is not known; a variance that falls is no gain."""
+    size = None if dimension is None else 25_000
+    told = "1 report a round, 0.025 MB, and 0.075 MB over the run"
+    for added, said in ((0.0163, "1.63%"), (-0.01, "0.00%")):
+        found = planned(
+            dimension=dimension, round_bytes=size, rounding=RoundingCost(added, 0.00052)
+        )
+        asked = config(privacy__report_bits=4, run__rounds=3)
+        assert _noise_lines(asked, found)[1:] == [
+            f"reports of 4 bits: a coordinate has {said} more variance, and its mean a bias of at "
+            "most 0.00052 noise scales",
+            *([] if size is None else [f"a client sends {told}"]),
+        ]
+
+
+def test_bytes_of_a_client_are_those_of_its_packed_reports() -> None:
+    """Half a byte a number at four bits, rounded up for each report; and what rounding does."""
+    base = {"run.rounds": 1, "data.features": "hog", "model.bias": False, "privacy.unit": "client"}
+    sizes = []
+    for bits in (0, 4, 3):
+        asked = {**base, "privacy.report_bits": bits, "privacy.reports_per_round": 2}
+        found = cost_of(resolve_config({"data": {"source": "digits", "clients": 40}}, asked))
+        sizes.append(found.round_bytes)
+        assert (found.rounding is None) == (bits == 0)
+        assert max(each.lower for each in found.classes) > 0.0 or bits
+    number = found.dimension
+    assert number is not None
+    assert sizes == [8 * number, 2 * -(-number // 2), 2 * -(-3 * number // 8)]
 
 
 @pytest.mark.parametrize(("times", "warned"), [(9.9, False), (10.1, True)])

@@ -15,7 +15,7 @@ from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.planner.cost import cost_of
 from fl_shuffle.report.many import sweep_figure
-from fl_shuffle.sweeps.baselines import _local_epsilon, baselines_of
+from fl_shuffle.sweeps.baselines import _local_epsilon, _without_privacy, baselines_of
 from fl_shuffle.sweeps.points import LOCAL, NONE, SHUFFLED, TRUSTED, Sweep, changed
 from fl_shuffle.sweeps.results import SweepResult
 from tests.oracles import gaussian_epsilon
@@ -71,6 +71,15 @@ def test_training_of_the_baselines_is_the_same() -> None:
 def test_what_has_no_baselines_is_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"--baselines: .*{reason}"):
         baselines_of(changed(BASE, settings))
+
+
+def test_without_privacy_a_rate_in_clipping_norms_is_the_same_step() -> None:
+    """A gradient of length 1 counts as one clipping norm; a whole update is as long as it is."""
+    base = changed(BASE, {"server.learning_rate_unit": "clipping-norm"})
+    for more, rate in (({}, 4.0), ({"training.local_steps": 2}, 4.0 / 0.5)):
+        config = parse_config(changed(base, more))
+        made = parse_config(changed(changed(base, more), _without_privacy(config))).server
+        assert (made.learning_rate, made.learning_rate_unit) == (rate, "absolute")
 
 
 @pytest.mark.slow

@@ -188,6 +188,24 @@ def test_no_claim_is_about_discrete_noise() -> None:
             ledger.require_kind(kind, config)
 
 
+@pytest.mark.parametrize(("bits", "refused"), [(0, False), (4, True)])
+def test_no_claim_is_about_sums_of_reports_of_few_bits(bits: int, refused: bool) -> None:
+    """Its proof takes a grid that is fine beside the noise. Ledgers before there were such reports
+    do not name their bits."""
+    config: dict[str, Any] = {
+        "training": {"schedule": "aggregate"},
+        "server": {"analyzer": "mean"},
+        "privacy": {"randomizer": "gaussian", **({"report_bits": bits} if bits else {})},
+    }
+    for kind in ("local", "shuffled"):
+        ledger.require_kind(kind, config)
+    if not refused:
+        ledger.require_kind("sum", config)
+        return
+    with pytest.raises(Refused, match="rounded to few bits: no 'sum'"):
+        ledger.require_kind("sum", config)
+
+
 def test_what_has_none_is_said(run: Path, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = "UPDATE meta SET value = replace(value, '\"gaussian\"', '\"laplace\"')"
     changed(book, other, links_too=True)

@@ -10,6 +10,14 @@ from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, sum_a
 from fl_shuffle.errors import PrivacyBudgetError
 
 ANALYZED = "an analyzer gets single reports, not sums alone (server.analyzer)"
+ROUNDED = (
+    "reports are rounded to few bits (privacy.report_bits): nothing is proven of their sums beyond "
+    "what holds for the reports"
+)
+ROUNDED_LESS = (
+    "not computed: reports of few bits (privacy.report_bits) leak a little less than those that "
+    "the attack is on"
+)
 SERVER_ADDS = (
     "The server's process adds the reports up itself: that nobody looks at single ones there is "
     "assumed, not enforced"
@@ -155,7 +163,7 @@ class ThreatModel:
     `analyzed`: an analyzer of the user's gets single reports. `shuffler`: "server", or "separate"
     as a party of its own. `discrete`: clients add discrete noise, whose budget is proven and not
     declared. `reports_per_round`: number of reports of a client that leave in a round, each in its
-    own batch.
+    own batch. `rounded`: reports are rounded to few bits.
     """
 
     release: str = "reports"
@@ -165,6 +173,7 @@ class ThreatModel:
     shuffler: str = "server"
     discrete: bool = False
     reports_per_round: int = 1
+    rounded: bool = False
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> ThreatModel:
@@ -179,7 +188,13 @@ class ThreatModel:
             shuffler=privacy.get("shuffler", "server"),
             discrete=str(privacy.get("randomizer", "")).startswith("discrete-"),
             reports_per_round=privacy.get("reports_per_round", 1),
+            rounded=bool(privacy.get("report_bits", 0)),
         )
+
+    @property
+    def no_sum(self) -> str | None:
+        """Why nothing is proven of a sum of such reports by itself; None where something may be."""
+        return ANALYZED if self.analyzed else ROUNDED if self.rounded else None
 
     def require(self, round_number: int, reports: int) -> None:
         """Refuse a round that cannot be what was assumed: raises `PrivacyBudgetError` where fewer

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidTag
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, RunError, require_choice, require_integer
+from fl_shuffle.shuffler.levels import MANTISSA, Levels
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD, open_sealed
 
 RELEASES = ("reports", "sum")
@@ -31,6 +32,8 @@ LARGEST_SUM = 1 << 53
 """In steps: such sums are exact in float64."""
 LARGEST_BATCHES = 10_000
 """Of a round."""
+EVERYBODYS = np.zeros(1, dtype=np.int64)
+"""Whose levels a sealed report has: all clients' are the same, since nobody knows whose it is."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class Agreement:
     analyzer, released in random order) or "sum" (sealed to the shuffler, only the sum is released).
     A report has `dimension` coordinates, each a multiple of 2^`exponent` of at most `largest` of
     them in absolute value. Fewer than `min_reports` reports are never released. In a round a client
-    sends `batches` reports, one for each of as many batches, which are shuffled by themselves.
+    sends `batches` reports, one for each of as many batches, which are shuffled by themselves. With
+    `bits` above 0 a coordinate is one of 2^`bits` levels, the odd multiples of `half` steps, and
+    travels as its number.
     Raises `InvalidValueError` for what cannot be.
     """
 
@@ -53,6 +58,8 @@ class Agreement:
     exponent: int
     largest: int
     batches: int = 1
+    bits: int = 0
+    half: int = 0
 
     def __post_init__(self) -> None:
         require_run(self.run)
@@ -64,6 +71,8 @@ class Agreement:
         require_integer("exponent", self.exponent, minimum=-149, maximum=127)
         require_integer("largest", self.largest, minimum=1, maximum=LARGEST_SUM)
         require_integer("batches", self.batches, minimum=1, maximum=LARGEST_BATCHES)
+        require_integer("bits", self.bits, minimum=0, maximum=16)
+        require_integer("half", self.half, minimum=min(1, self.bits), maximum=MANTISSA)
         most = self.clients * self.batches * self.largest
         if self.release == "sum" and most > LARGEST_SUM:
             raise InvalidValueError(
@@ -74,8 +83,9 @@ class Agreement:
 
     @property
     def report_bytes(self) -> int:
-        """Of a report: little-endian float32."""
-        return 4 * self.dimension
+        """Of a report: packed levels, or little-endian float32."""
+        levels = self.levels
+        return 4 * self.dimension if levels is None else levels.report_bytes(self.dimension)
 
     @property
     def sealed_bytes(self) -> int:
@@ -97,6 +107,11 @@ class Agreement:
         """The grid that reports lie on."""
         return 2.0**self.exponent
 
+    @property
+    def levels(self) -> Levels | None:
+        """The levels of a coordinate, one and the same for all clients; None for float32."""
+        return Levels(self.bits, np.array([self.half * self.step])) if self.bits else None
+
     def sum_in(self, content: bytes) -> NDArray[np.float64]:
         """Return the sum [d] that was released, exact. Raises `RunError` if it is none of this
         run."""
@@ -109,7 +124,11 @@ class Agreement:
 
     def encoded(self) -> bytes:
         """Return the same facts as bytes, always the same ones."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        facts = asdict(self)
+        if not self.bits:
+            # As before there were levels: runs of that time go on.
+            del facts["bits"], facts["half"]
+        return json.dumps(facts, sort_keys=True).encode()
 
     def info(self, round_number: int) -> bytes:
         """Return what the reports of a round are bound to."""
@@ -129,8 +148,10 @@ def pieces_of(content: bytes, size: int) -> list[bytes]:
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
-def report_as_bytes(report: NDArray[np.float32]) -> bytes:
-    """Return a report [d] as it is sealed."""
+def report_as_bytes(report: NDArray[np.float32], levels: Levels | None) -> bytes:
+    """Return a report [d] as it is sealed: its `levels` packed, or float32."""
+    if levels is not None:
+        return levels.packed(report[None], EVERYBODYS).tobytes()
     return np.ascontiguousarray(report, dtype="<f4").tobytes()
 
 
@@ -145,6 +166,10 @@ def opened_report(
         return None
     if len(content) != agreement.report_bytes:
         return None
+    if (levels := agreement.levels) is not None:
+        packed = np.frombuffer(content, dtype=np.uint8)[None]
+        rows = levels.unpacked(packed, EVERYBODYS, agreement.dimension)
+        return None if rows is None else rows[0]
     report = np.frombuffer(content, dtype="<f4").astype(np.float32)
     # Exact: a float32 times a power of two, in float64.
     steps = report.astype(np.float64) / agreement.step

@@ -171,6 +171,8 @@ class Sender:
         for a shuffler that refuses or does not answer.
         """
         info = agreement.info(round_number)
-        sealed = b"".join(seal(report_as_bytes(report), self._key, info) for report in reports)
+        levels = agreement.levels
+        each = [report_as_bytes(report, levels) for report in reports]
+        sealed = b"".join(seal(report, self._key, info) for report in each)
         call = wire.Call(agreement, round_number, client)
         self._link.ask(wire.DELIVER, call, sealed)

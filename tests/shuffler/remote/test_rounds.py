@@ -392,7 +392,13 @@ def die() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [["privacy.reports_per_round=3"], ["privacy.release=sum"], OWN]
+    "settings",
+    [
+        ["privacy.reports_per_round=3"],
+        ["privacy.release=sum"],
+        OWN,
+        ["privacy.reports_per_round=2", "privacy.report_bits=5"],
+    ],
 )
 def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     served: Lab, monkeypatch: MonkeyPatch, settings: list[str]
@@ -612,6 +618,32 @@ def test_an_agreement_takes_the_reports_of_everybody() -> None:
     found = parties.agreement_of("5a" * 16, config, plan, 4)
     assert found.step == plan.step.min() and not np.mod(plan.step, found.step).any()
     assert found.largest * found.step == plan.largest.max()
+
+
+def test_levels_of_all_clients_are_one_or_the_run_is_refused() -> None:
+    """Who opens a sealed report does not know whose it is."""
+    few, clients = ["privacy.report_bits=4"], resolve_config(CONFIG).data.clients
+    records = np.ones(clients, np.int64)
+    config = resolve_config(CONFIG, few)
+    plan = make_plan(config, make_budgets(config.budgets, clients), records)
+    found = parties.agreement_of("5a" * 16, config, plan, 5)
+    assert found.levels is not None and found.report_bytes == 3
+    assert found.levels.half[0] == plan.few_bits.half[0] and found.largest == 15 * found.half
+    assert found.info(1) != replace(found, half=found.half - 1).info(1)
+    settings = [*few, "budgets.distribution=uniform", "budgets.low=0.5", "budgets.high=6.0"]
+    config = resolve_config(CONFIG, settings)
+    plan = make_plan(config, make_budgets(config.budgets, clients), records)
+    with pytest.raises(ConfigError, match="all clients need the same noise; set privacy.person"):
+        parties.agreement_of("5a" * 16, config, plan, 5)
+    config = resolve_config(CONFIG, [*settings, "privacy.personalization=clipping"])
+    plan = make_plan(config, make_budgets(config.budgets, clients), records)
+    assert parties.agreement_of("5a" * 16, config, plan, 5).bits == 4
+
+
+def test_an_agreement_without_levels_is_bound_as_before_there_were_any() -> None:
+    """A shuffler's stored run goes on."""
+    assert b"bits" not in FACTS.encoded() and b"half" not in FACTS.encoded()
+    assert b'"bits": 4' in replace(FACTS, bits=4, half=40).encoded()
 
 
 def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:

@@ -30,12 +30,12 @@ REPORT = np.array([0.5, -2.0, 1024.0, 0.0], dtype=np.float32)
 
 
 def sealed_report(report: np.ndarray = REPORT, facts: Agreement = FACTS, number: int = 7) -> bytes:
-    return seal(report_as_bytes(report), public_key(PRIVATE), facts.info(number))
+    return seal(report_as_bytes(report, None), public_key(PRIVATE), facts.info(number))
 
 
 def test_a_report_opens_as_it_was_for_its_key_round_and_run_alone() -> None:
     first, second = sealed_report(), sealed_report()
-    assert first != second and report_as_bytes(REPORT) not in first
+    assert first != second and report_as_bytes(REPORT, None) not in first
     assert len(first) == len(second) == FACTS.sealed_bytes == 16 + OVERHEAD
     opened = opened_report(first, PRIVATE, FACTS, 7)
     assert opened is not None and opened.tobytes() == REPORT.tobytes()
