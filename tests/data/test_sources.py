@@ -8,10 +8,12 @@ import logging
 import math
 import os
 import re
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ import pytest
 import torch
 
 import fl_shuffle as fs
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.reading import parse_config, resolve_config
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.evaluation import require_readable_held_out
@@ -759,3 +761,164 @@ def test_an_in_memory_data_set_dealt_by_a_real_partitioner() -> None:
     records = huggingface.records_of(dealer, rows, options, Target(4, 0), dealt=True)
     assert records.train_images.shape == (12, 2) and records.train_clients is not None
     assert len(np.unique(records.train_images[records.train_clients == 0][:, 0])) == 1
+
+
+LETTERS = "ab c"
+ROLES = [["ab c", "bb  ", "ca b"], ["a  b", "cccc"]]
+NEXT = [["a", " ", "c"], ["b", "a"]]
+TEXT_OPTIONS: dict[str, Any] = {"inputs": ["x"], "label": "y", "characters": LETTERS, "length": 4}
+
+
+class Lines(dict[str, list[Any]]):
+    """A role's lines and the character after each, as columns by name."""
+
+    def __len__(self) -> int:
+        return len(self["y"])
+
+
+def roles(first: object = "ab c", after: object = "a") -> SimpleNamespace:
+    """Two roles, the first line of the first and what follows it being these."""
+    parts = [
+        Lines(x=[*lines], y=[*following]) for lines, following in zip(ROLES, NEXT, strict=True)
+    ]
+    parts[0]["x"][0], parts[0]["y"][0] = first, after
+    return SimpleNamespace(num_partitions=2, load_partition=parts.__getitem__)
+
+
+def test_texts_become_tokens_of_declared_characters() -> None:
+    found = huggingface.records_of(
+        roles(), roles().load_partition(1), TEXT_OPTIONS, Target(4, 0, tuple(LETTERS)), dealt=True
+    )
+    assert found.train_images.tolist()[:2] == [[0, 1, 2, 3], [1, 1, 2, 2]]
+    assert found.train_labels.tolist() == [0, 2, 3, 1, 0]
+    assert found.test_images.tolist() == [[0, 2, 2, 1], [3, 3, 3, 3]] and found.classes == 4
+    assert found.train_clients is not None and found.train_clients.tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "after"),
+    [("ab", "a"), ("abz ", "a"), (None, "a"), (7, "a"), ("ab c", "z"), ("ab c", ""), ("ab c", None),
+     ("ab c", ["a"])],
+)  # fmt: skip
+def test_a_text_that_does_not_fit_counts_as_zero_alone(first: object, after: object) -> None:
+    """The records of others, and all shapes, are those of the neighboring data set."""
+    target = Target(4, 0, tuple(LETTERS))
+    changed, whole = (
+        huggingface.records_of(each, None, TEXT_OPTIONS, target, dealt=True)
+        for each in (roles(first, after), roles())
+    )
+    assert changed.train_labels[0] == -1 and changed.train_images.shape == whole.train_images.shape
+    assert (changed.train_images[1:] == whole.train_images[1:]).all()
+    assert (changed.train_labels[1:] == whole.train_labels[1:]).all()
+
+
+def test_a_public_text_that_does_not_fit_is_refused_by_its_place() -> None:
+    test = Lines(x=["ab c", "abz "], y=["a", "a"])
+    with pytest.raises(DataError, match="test record 1 is no text of 4 of the characters"):
+        huggingface.records_of(
+            roles(), test, TEXT_OPTIONS, Target(4, 0, tuple(LETTERS)), dealt=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"characters": "aa"}, "2 to 256 different characters"),
+        ({"characters": "a"}, "2 to 256 different characters"),
+        ({"length": 0}, r"length = 0"),
+        ({"length": None}, r"length = None"),
+        ({"classes": 4}, "each character is a class; leave classes out"),
+        ({"test_split": ""}, r"validation_fraction = 0\.1"),
+    ],
+)
+def test_options_of_texts_that_do_not_fit(options: dict[str, Any], why: str, hub: None) -> None:
+    with pytest.raises(FlShuffleError, match=why):
+        chosen = {"dataset": "lines", **TEXT_OPTIONS, **options}
+        load_records(section("huggingface", source_options=chosen))
+
+
+def test_a_length_without_characters_and_pictures_without_a_test_split(hub: None) -> None:
+    for options, why in (
+        ({"length": 4, "classes": 2}, "no effect without"),
+        ({"classes": 2, "test_split": ""}, "the shape of a record is that of a public"),
+    ):
+        with pytest.raises(FlShuffleError, match=why):
+            load_records(section("huggingface", source_options={"dataset": "lines", **options}))
+
+
+class Hub:
+    """Stands for flwr-datasets: roles' lines in memory, as long as those of the shipped
+    configuration."""
+
+    class NaturalIdPartitioner:
+        """Deals them by role."""
+
+        def __init__(self, partition_by: str) -> None:
+            assert partition_by == "character_id"
+            lines = "To be, or not to be: that is the question: "
+            text = [(lines * 3)[k : k + 80] for k in range(12)]
+            after = [(lines * 3)[k + 80] for k in range(12)]
+            self.parts = [Lines(x=text, y=after), Lines(x=text[::-1], y=after[::-1])]
+            self.num_partitions = len(self.parts)
+
+        def load_partition(self, number: int) -> Lines:
+            return self.parts[number]
+
+    class FederatedDataset:
+        """The data set, which has a training split alone."""
+
+        def __init__(self, *, dataset: str, subset: str | None, partitioners: Any) -> None:
+            self.partitioners = partitioners
+
+        def load_partition(self, number: int, split: str) -> Lines:
+            assert split == "train"
+            return self.partitioners[split].load_partition(number)
+
+        def load_split(self, split: str) -> Lines:
+            raise ValueError(f"no split {split!r}")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("flwr_datasets")
+    module.__spec__ = ModuleSpec("flwr_datasets", None)
+    module.FederatedDataset = Hub.FederatedDataset  # type: ignore[attr-defined]
+    partitioner = ModuleType("flwr_datasets.partitioner")
+    partitioner.NaturalIdPartitioner = Hub.NaturalIdPartitioner  # type: ignore[attr-defined]
+    module.partitioner = partitioner  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flwr_datasets", module)
+    monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", partitioner)
+
+
+@pytest.mark.slow
+def test_shakespeares_configuration_trains_by_role(hub: None, tmp_path: Path) -> None:
+    small = {
+        "run.rounds": 1, "run.out": str(tmp_path), "data.clients": 2, "model.width": 8,
+    }  # fmt: skip
+    result = fs.simulate("shakespeare", overrides=small)
+    assert result.metrics["num_reports"].tolist() == [2]
+    assert result.summary["test_data"] != "public" and result.accuracy is not None
+    assert result.model(torch.zeros(1, 80)).shape == (1, 80)
+
+
+def color(section: DataSection) -> Records:
+    """Records of the shape of CIFAR's, ten or a hundred classes."""
+    classes = 100 if section.source_options.get("hundred") else 10
+    labels = np.arange(12) % classes
+    return Records(images(12, 3, 32, 32), labels, images(4, 3, 32, 32), labels[:4], classes=classes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
+def test_color_configurations_train_a_residual_network(
+    name: str, classes: int, tmp_path: Path
+) -> None:
+    assert resolve_config(name).data.source == name
+    small = {
+        "run.rounds": 1, "run.out": str(tmp_path), "data.source": f"{__name__}:color",
+        "data.source_options": {"hundred": classes == 100}, "data.clients": 4,
+        "data.records_per_client": 3, "training.batch_size": 2,
+    }  # fmt: skip
+    result = fs.simulate(name, overrides=small)
+    assert result.metrics["num_reports"].tolist() == [4]
+    assert result.model(torch.zeros(1, 3, 32, 32)).shape == (1, classes)
