@@ -13,6 +13,7 @@ from pytest import MonkeyPatch
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
 from fl_shuffle.accounting.attendance import SURPRISE
 from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+from fl_shuffle.accounting.client_classes import ROUND_EXACT_REPORTS, ClientClass
 from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.cli.cost import (
     SHOWN_CLASSES,
@@ -29,6 +30,7 @@ from fl_shuffle.planner.cost import (
     ClassCost,
     Cost,
     TotalCost,
+    _as_accounted,
     _total_costs,
     cost_of,
     trade_off_of,
@@ -252,3 +254,15 @@ def test_the_number_stands_first_and_what_it_assumes_follows() -> None:
     assert declared[0] == number.format("declared", "1")
     assert declared[1].startswith("nothing is proven: no noise is added to what clients send")
     assert declared[2:] == ["noise of the mean: 0.5 times the clipping norm (50,000 numbers)"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 10_000])
+def test_a_batch_is_accounted_with_fewer_reports_never_more(count: int) -> None:
+    """At most the root of the batch is left out, and a class that is there stays."""
+    kind = ClientClass("gaussian", 2.0, 1.0, 2.0, 1.0, 0.0, count=count)
+    assert _as_accounted(kind, ROUND_EXACT_REPORTS) == kind
+    size = 4 * max(count, ROUND_EXACT_REPORTS)
+    kept = _as_accounted(kind, size)
+    assert kept == replace(kind, count=kept.count)
+    assert min(count, 1) <= kept.count <= count
+    assert count - kept.count <= count / size**0.5 + 1.0
