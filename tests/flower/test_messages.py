@@ -271,12 +271,13 @@ def test_a_sum_counts_where_it_was_asked_for_and_fits() -> None:
     found = read_answer(answer(asked, total=total, valid=valid), asked, 3, reasons)
     assert isinstance(found, PartialSum) and not reasons
     assert found.total.tolist() == [1.0, 2.0, 3.0] and found.valid.tolist() == [True, False]
-    for lie in (
+    lies: tuple[dict[str, Any], ...] = (
         {"total": total[:2]},
         {"total": total.astype(np.float32)},
         {"valid": valid[:1]},
         {"valid": valid.astype(np.uint8)},
-    ):
+    )
+    for lie in lies:
         arrays = {"total": total, "valid": valid, **lie}
         reasons.clear()
         assert read_answer(answer(asked, **arrays), asked, 3, reasons) is None
