@@ -91,6 +91,24 @@ def test_rounding_down_raises_neither_number(levels: int) -> None:
     assert len({*zip(rounded.epsilon.tolist(), rounded.delta.tolist(), strict=True)}) <= levels
 
 
+@pytest.mark.parametrize(
+    ("asked", "levels", "wanted"),
+    [
+        ([1, 2, 3, 4, 5, 6], 3, [1, 1, 3, 3, 5, 5]),
+        ([1, 2, 3, 4, 5, 6, 7], 3, [1, 1, 1, 4, 4, 6, 6]),
+        ([6, 5, 4, 3, 2, 1], 2, [4, 4, 4, 1, 1, 1]),
+        ([1, 2, 2, 2, 2, 3, 4, 5], 4, [1, 2, 2, 2, 2, 3, 3, 5]),
+        ([1, 2, 3, 4, 4, 4, 4, 4], 2, [1, 1, 1, 4, 4, 4, 4, 4]),
+    ],
+)
+def test_levels_cut_what_is_left_into_equal_shares(
+    asked: list[float], levels: int, wanted: list[float]
+) -> None:
+    """A group that is small or large moves the shares of those after it."""
+    budgets = Budgets(np.array(asked, dtype=float), np.full(len(asked), 1e-6))
+    assert round_down(budgets, levels).epsilon.tolist() == wanted
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_equal_budgets_stay_equal_and_use_every_level(seed: int) -> None:
     """Clients that asked for the same epsilon get the same, however many there are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,19 @@ import numpy as np
 import pytest
 from pytest import MonkeyPatch
 
-from fl_shuffle.cli.cost import SHOWN_CLASSES, _lines, _noise_lines, _table, _totals_table
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
+from fl_shuffle.accounting.attendance import SURPRISE
+from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+from fl_shuffle.accounting.client_classes import ROUND_EXACT_REPORTS, ClientClass
+from fl_shuffle.accounting.guarantee import ratio_line
+from fl_shuffle.cli.cost import (
+    SHOWN_CLASSES,
+    _limit_lines,
+    _lines,
+    _noise_lines,
+    _table,
+    _totals_table,
+)
 from fl_shuffle.configuration.reading import resolve_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.planner import cost
@@ -17,6 +30,7 @@ from fl_shuffle.planner.cost import (
     ClassCost,
     Cost,
     TotalCost,
+    _as_accounted,
     _total_costs,
     cost_of,
     trade_off_of,
@@ -180,3 +194,75 @@ def test_totals_stand_in_the_table_the_strictest_first(count: int) -> None:
     told = f"  2 clients with a total of {count} end below 90% of it"
     assert any(line.startswith(told) for line in lines)
     assert _totals_table(asked, planned()) == []
+
+
+def test_what_totals_keep_clients_from_is_told_of_those_alone() -> None:
+    """Of each cause, its own clients and totals; one at nine tenths of its total is near."""
+    totals = (
+        TotalCost(1.0, 3, 0.5, 1.0, 0.1, 0.5, "jump"),
+        TotalCost(2.0, 4, 0.5, 1.0, 0.1, 1.5, "total"),
+        TotalCost(4.0, 1000, 0.5, 1.0, 0.1, 3.5, "own noise"),
+        TotalCost(8.0, 5, 0.5, 1.0, 0.1, 7.2, "jump"),
+        TotalCost(16.0, 6, 0.5, 1.0, 0.1, 15.0, "own noise"),
+    )
+    jump = (
+        "3 clients with a total of 1 cannot come nearer: their epsilon jumps beyond it with any "
+        "less noise, where a bound stops to hide them; more rounds, or a smaller total, would lie "
+        "on this side of the jump"
+    )
+    below = "1,004 clients with a total of 2 to 4 end below 90% of it: "
+    share = "a larger budgets.expected_share would change that"
+    fewer = "fewer distinct totals, more clients or "
+    alone = (
+        "1,006 clients with a total of 4 to 16 are hidden by nobody, so that their own noise alone "
+        "keeps it: more clients"
+    )
+    end = " or fewer rounds would change that"
+    other = " of one total, personalization = clipping"
+    found = planned(totals=totals)
+    assert _limit_lines(config(), found) == [jump, below + fewer + share, alone + other + end]
+    common = config(**OF_TOTALS)
+    assert _limit_lines(common, found) == [jump, below + share, alone + end]
+    assert _limit_lines(common, planned(totals=totals[3:4])) == []
+
+
+def test_the_number_stands_first_and_what_it_assumes_follows() -> None:
+    """Each line where it holds, and in this order."""
+    number = (
+        "{} cost of 3 rounds, unit = client: epsilon <= {} at delta = 1e-05 for the most exposed "
+        "client"
+    )
+    noise = "noise of the mean: 0.5 times the clipping norm (50,000 numbers)"
+    hidden, shown = cost_class(0, 1.0), planned(cost_class(0, 1.0), epsilon=1.2345678)
+    assert _lines(config(), shown) == [number.format("proven", "1.23457"), noise]
+    drawn = replace(shown, certain=False, tightness=1.25)
+    assert _lines(config(), drawn) == [
+        number.format("expected", "1.23457"),
+        "batches and attendance are drawn: a run costs more than that with probability "
+        f"{SURPRISE:g} at most, and counts what it really was",
+        ratio_line(1.25),
+        noise,
+    ]
+    summed = config(privacy__release="sum", privacy__min_reports=4)
+    assert _lines(summed, planned(hidden, sum_epsilon_add_remove=0.5)) == [
+        number.format("proven", "1"),
+        f"epsilon 0.5: {ADD_REMOVE_WORDS}",
+        noise,
+        f"assumes {sum_assumption(4, summed.privacy.assumed_honest)}",
+    ]
+    declared = _lines(summed, planned(hidden, declared=True))
+    assert declared[0] == number.format("declared", "1")
+    assert declared[1].startswith("nothing is proven: no noise is added to what clients send")
+    assert declared[2:] == ["noise of the mean: 0.5 times the clipping norm (50,000 numbers)"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 10_000])
+def test_a_batch_is_accounted_with_fewer_reports_never_more(count: int) -> None:
+    """At most the root of the batch is left out, and a class that is there stays."""
+    kind = ClientClass("gaussian", 2.0, 1.0, 2.0, 1.0, 0.0, count=count)
+    assert _as_accounted(kind, ROUND_EXACT_REPORTS) == kind
+    size = 4 * max(count, ROUND_EXACT_REPORTS)
+    kept = _as_accounted(kind, size)
+    assert kept == replace(kind, count=kept.count)
+    assert min(count, 1) <= kept.count <= count
+    assert count - kept.count <= count / size**0.5 + 1.0

@@ -13,8 +13,10 @@ from fl_shuffle.accounting.client_classes import ClientClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import resolve_config
+from fl_shuffle.ledger.tables import EPSILONS, OLD_CSV
+from fl_shuffle.runs.console_messages import hiding_advice
 from fl_shuffle.runs.facts import DataFacts, RunFacts
-from fl_shuffle.runs.views import quantiles_of
+from fl_shuffle.runs.views import metrics_line, metrics_of, quantiles_of, summary_with
 
 
 def facts(settings: dict[str, Any], **known: Any) -> RunFacts:
@@ -91,3 +93,78 @@ def test_quantiles_beside_infinite_epsilons_are_numbers() -> None:
         "sum": None,
         "local": {"p10": 2.0, "p50": 6.0, "p90": 10.0},
     }
+
+
+def test_a_line_of_metrics_has_each_number_in_its_place_and_the_old_ones_after() -> None:
+    """Ten digits, microseconds, and nothing where a round has nothing."""
+    row = {"round": 3, "num_reports": 41, "shuffled_epsilon": 1 / 3, "seconds": 1 / 3, "loss": None}
+    row |= {"sum_epsilon": 2.0, "local_epsilon": math.inf}
+    wanted = {"n_reports": "41", "shuffled_epsilon": "0.3333333333", "sum_epsilon": "2"}
+    wanted |= {"local_epsilon": "inf"}
+    old = [wanted.get(name, wanted.get(new, "")) for name, new in OLD_CSV.items()]
+    line = metrics_line(row, ["round", "num_reports", "shuffled_epsilon", "seconds", "loss", "x"])
+    assert line == ",".join(["3", "41", "0.3333333333", "0.333333", "", "", *old]) + "\n"
+    view: Any = SimpleNamespace(columns=("round", "loss"), lines=[{"round": k} for k in (1, 2, 3)])
+    head = ",".join(["round", "loss", *OLD_CSV]) + "\n"
+    empty = "," * (len(OLD_CSV) + 1) + "\n"
+    for before, kept in ((1, ""), (3, "12"), (math.inf, "123")):
+        assert metrics_of(view, before) == head + "".join(place + empty for place in kept)
+
+
+def ended(**changed: Any) -> Any:
+    """A finished run of two rounds, as its ledger has it."""
+    spent = dict.fromkeys(EPSILONS)
+    spent |= {"shuffled": 1.0, "shuffled_lower": 0.5, "local": 4.0, "sum": 3.0}
+    of: dict[str, Any] = {
+        "config": resolve_config({"data": {"clients": 9}}, {}).to_dict(),
+        "rows": [{"num_reports": 7}, {"num_reports": 5}, {"num_reports": 6, "gspa_mu": 0.25}],
+        "metrics": {1: {"accuracy": 0.1}, 3: {"accuracy": 0.5, "loss": 2.0, "own": 8.0}},
+        "last_round": 3, "headline": "shuffled", "spent": spent.__getitem__, "seeded": True,
+        "directory": "runs/a", "delta": 1e-5, "sum_add_remove": 1.5, "hash": "abc",
+        "notes": [
+            (0, "warning", "w2"), (0, "assumption", "a"), (1, "warning", "w1"), (2, "warning", "w2")
+        ],
+        "meta": {
+            "test_data": "public", "data": {"test_records": 11}, "relation": "replace-one",
+            "records_not_covered": 2,
+        },
+    }  # fmt: skip
+    return SimpleNamespace(**{**of, **changed})
+
+
+OUTCOME: dict[str, Any] = {
+    "stopped_early": True, "failed": False, "epsilon_quantiles": {"local": None},
+    "columns": {"sum": {"status": "proven"}}, "accounting_seconds": 0.25, "seconds": 9.0,
+}  # fmt: skip
+
+
+def test_a_summary_has_each_number_from_its_own_place() -> None:
+    found = dict(summary_with(ended(), OUTCOME))
+    words = found.pop("description")
+    assert isinstance(words, str) and words
+    assert found == {
+        "run_directory": "runs/a", "rounds": 3, "stopped_early": True, "failed": False,
+        "accuracy": 0.5, "loss": 2.0, "metrics": {"own": 8.0}, "test_data": "public",
+        "test_records": 11, "clients": 9, "seeded": True, "delta": 1e-5,
+        "unit": ended().config["privacy"]["unit"], "relation": "replace-one",
+        "release": "reports", "shuffler": ended().config["privacy"]["shuffler"],
+        "headline": "shuffled", "epsilon": 1.0, "shuffled_epsilon": 1.0, "sum_epsilon": 3.0,
+        "sum_epsilon_add_remove": 1.5, "epsilon_quantiles": {"local": None},
+        "columns": {"sum": {"epsilon": 3.0, "status": "proven"}}, "min_reports_per_round": 5,
+        "advice": None, "tightness": 2.0, "left_out": found["left_out"], "gspa_mu": 0.25,
+        "records_not_covered": 2, "ledger_hash": "abc", "warnings": ["w2", "w1"],
+        "assumptions": ["a"], "accounting_seconds": 0.25, "seconds": 9.0,
+    }  # fmt: skip
+
+
+def test_a_summary_keeps_the_number_of_private_test_records() -> None:
+    """And one of a run without rounds, or whose shuffle hides nobody, says so."""
+    private = ended(meta={**ended().meta, "test_data": "held out of the private records"})
+    assert summary_with(private, OUTCOME)["test_records"] is None
+    none = dict.fromkeys(EPSILONS)
+    bare = summary_with(ended(rows=[], last_round=0, spent=none.__getitem__), OUTCOME)
+    for name in ("headline", "description", "min_reports_per_round", "accuracy", "gspa_mu"):
+        assert bare[name] is None, name
+    hidden = {**none, "shuffled": 4.0, "local": 4.0}
+    advised = summary_with(ended(spent=hidden.__getitem__), OUTCOME)["advice"]
+    assert advised == hiding_advice(ended().config)
