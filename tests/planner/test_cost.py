@@ -11,7 +11,7 @@ import pytest
 from pytest import MonkeyPatch
 
 from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
-from fl_shuffle.accounting.attendance import SURPRISE
+from fl_shuffle.accounting.attendance import FAILURE_PROBABILITY
 from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
 from fl_shuffle.accounting.client_classes import ROUND_EXACT_REPORTS, ClientClass
 from fl_shuffle.accounting.guarantee import ratio_line
@@ -239,7 +239,7 @@ def test_the_number_stands_first_and_what_it_assumes_follows() -> None:
     assert _lines(config(), drawn) == [
         number.format("expected", "1.23457"),
         "batches and attendance are drawn: a run costs more than that with probability "
-        f"{SURPRISE:g} at most, and counts what it really was",
+        f"{FAILURE_PROBABILITY:g} at most, and counts what it really was",
         ratio_line(1.25),
         noise,
     ]

@@ -22,7 +22,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
     Swap,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum
-from fl_shuffle.accounting.round_off import MANY, ROUND_OFF, ROUND_UP, UNIT
+from fl_shuffle.accounting.round_off import LONG_SUM_ULPS, ROUND_OFF, ROUND_UP, UNIT
 
 WEIGHT_CELLS = 96
 """Cells of the distribution of Z."""
@@ -138,7 +138,9 @@ def drift_of_weights(laws: Weights, kappa: float, log_goal: float) -> tuple[floa
         each = np.log1p(np.expm1(np.multiply.outer(tau * kappa, s)) @ p)
         log_moment += n * (each * ROUND_UP + 16.0 * UNIT)
     beta = np.maximum((log_moment - 1.0 - np.log(tau) - log_goal) / tau, 0.0)
-    return float(np.min(beta, initial=math.inf)) * ROUND_UP + MANY * UNIT, math.exp(log_goal)
+    return float(np.min(beta, initial=math.inf)) * ROUND_UP + LONG_SUM_ULPS * UNIT, math.exp(
+        log_goal
+    )
 
 
 def node_weights(x: FloatArray, c: float) -> FloatArray:
