@@ -10,7 +10,7 @@ from fl_shuffle.data.features.base import FIELD, PIXEL_MAXIMUM, Described, Featu
 from fl_shuffle.data.features.hog import OrientedGradients
 from fl_shuffle.data.features.hog_pictures import PictureGradients
 from fl_shuffle.data.features.joined import Joined
-from fl_shuffle.data.features.patches import Patches
+from fl_shuffle.data.features.patches import PatchFeatures
 from fl_shuffle.data.features.pca import PrincipalComponents
 from fl_shuffle.data.features.raw import RawPixels
 from fl_shuffle.data.features.scattering import Scattering
@@ -25,7 +25,7 @@ _GRAY: Final[Mapping[str, Callable[..., FeatureMap]]] = {
 _PICTURES: Final[Mapping[str, Callable[..., FeatureMap]]] = {
     "hog": PictureGradients,
     "scattering": Scattering,
-    "patches": Patches,
+    "patches": PatchFeatures,
 }
 """Kinds for pictures of any side, gray or in color; `hog` where the other one has no such side."""
 FEATURE_KINDS: Final = tuple(dict.fromkeys([*_GRAY, *_PICTURES]))

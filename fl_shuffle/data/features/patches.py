@@ -39,7 +39,7 @@ _FIRST_BLOCK: Final = 1 << 20
 _SEED: Final = 20261202
 
 
-class Patches(PictureMap):
+class PatchFeatures(PictureMap):
     """Pooled responses to `pairs` pairs of mirrored filters, decorrelated on dead leaves."""
 
     kind = "patches"

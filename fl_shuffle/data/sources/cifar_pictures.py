@@ -34,7 +34,7 @@ _ORIGINAL: Final = "cifar-10-python.tar.gz"
 """torchvision's own file, which holds no pictures."""
 _LARGEST: Final = 1 << 20
 """Bytes of a picture: one of 32 x 32 pixels has a few thousand."""
-Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
+PictureArrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def find(root: Path) -> Path | None:
@@ -60,7 +60,7 @@ def find(root: Path) -> Path | None:
     return None
 
 
-def read(place: Path) -> tuple[Part, Part]:
+def read(place: Path) -> tuple[PictureArrays, PictureArrays]:
     """Return both parts of a folder or a tar, uint8 [N, 3, 32, 32] and classes [N], in the order of
     the files' names; raises `DataError`."""
     files = sorted(_in_tar(place) if place.is_file() else _in_folder(place))
@@ -104,7 +104,7 @@ def _in_tar(place: Path) -> Iterator[_File]:
         raise DataError(f"{place} cannot be read as a tar of pictures ({reason})") from None
 
 
-def _private(files: list[_File]) -> Part:
+def _private(files: list[_File]) -> PictureArrays:
     """Return the training pictures; zeros and `NO_CLASS` for what counts as zero."""
     images = np.zeros((len(files), 3, SIDE, SIDE), dtype=np.uint8)
     labels = np.full(len(files), NO_CLASS, dtype=np.int64)
@@ -122,7 +122,7 @@ def _private(files: list[_File]) -> Part:
     return images, labels
 
 
-def _public(files: list[_File], place: Path) -> Part:
+def _public(files: list[_File], place: Path) -> PictureArrays:
     images, labels = [], []
     for part, name, file, content in files:
         where = f"{place}: {part}/{name}/{file}"

@@ -16,7 +16,7 @@ from fl_shuffle._internal.arrays import FloatArray
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.partial_shuffle import laplace_bound, laplace_swap, tripod
 from fl_shuffle.accounting.bounds.partial_shuffle.joined_law import (
-    Ends,
+    GridEnds,
     Half,
     TwoSided,
     ended,
@@ -76,7 +76,7 @@ def laws(
     """Return the nodes of a fine grid, and the laws of these boxes, or of the first ones."""
     setting = LaplaceGeometry(move, own, ((other, 10),))
     area = setting.covers[0]
-    ends = Ends.of(move, area.to_other, a)
+    ends = GridEnds.of(move, area.to_other, a)
     grid = TwoSided.of(-ends.bottom, a * math.sqrt(max(setting.seconds)), ends.top, 600, ends)
     masses, over = laws_of(setting, grid, area, area.start() if boxes is None else boxes, a)
     assert np.all(over <= 1e-14)
@@ -110,7 +110,7 @@ def excesses(own: float, other: float, move: float, times: int, lower: float = 1
         assert np.all(masses >= 0.0)
         assert np.allclose(masses.sum(axis=1), 1.0, atol=1e-12)
         assert np.allclose(masses @ nodes, 1.0 - a, atol=1e-11 * max(1.0, a))
-        ends = Ends.of(move, area.to_other, a)
+        ends = GridEnds.of(move, area.to_other, a)
         above, below = ends.top * np.array([0, 0.1, 0.5]), ends.bottom * np.array([0.1, 0.4])
         tests = [lambda v, t=t: np.maximum(v - t, 0.0) for t in above]
         tests += [lambda v, t=t: np.maximum(-t - v, 0.0) for t in below]

@@ -46,7 +46,7 @@ class TwoSided:
     bottom: float
 
     @classmethod
-    def of(cls, low: float, scale: float, high: float, count: int, ends: Ends) -> TwoSided:
+    def of(cls, low: float, scale: float, high: float, count: int, ends: GridEnds) -> TwoSided:
         """Return a grid from `low` < 0 to `high` > 0, as `Grid.of` has it."""
         return cls(Grid.of(low, scale, high, count), *ends)
 
@@ -81,14 +81,14 @@ class TwoSided:
         return result, over
 
 
-class Ends(NamedTuple):
+class GridEnds(NamedTuple):
     """Where L ends: L <= top and L >= -bottom."""
 
     top: float
     bottom: float
 
     @classmethod
-    def of(cls, move: float, to_other: float, a: float) -> Ends:
+    def of(cls, move: float, to_other: float, a: float) -> GridEnds:
         """Return the ends for all others at distance at most `to_other` of both means.
 
         L = (P/R)(1 - a Q/P) <= e^to_other (1 - a e^-move), and -L = (Q/R)(a - P/Q).

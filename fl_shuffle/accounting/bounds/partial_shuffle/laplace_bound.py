@@ -32,7 +32,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     low_end,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import LEAST_RADIUS, Swap
-from fl_shuffle.accounting.bounds.partial_shuffle.joined_law import Ends, Half, TwoSided
+from fl_shuffle.accounting.bounds.partial_shuffle.joined_law import GridEnds, Half, TwoSided
 from fl_shuffle.accounting.bounds.partial_shuffle.laplace_swap import (
     choose_swap,
     convex_from_one,
@@ -230,7 +230,7 @@ class LaplaceGuides:
     @classmethod
     def of(cls, setting: LaplaceGeometry, a: float) -> LaplaceGuides:
         """Return the guides at a = e^epsilon."""
-        ends = Ends.of(setting.move, setting.furthest, a)
+        ends = GridEnds.of(setting.move, setting.furthest, a)
         # About the deviation: at a > 1, L = x - a y has a few times the second moment of x - y.
         scale = a * math.sqrt(max(setting.seconds))
         grid = TwoSided.of(-ends.bottom, scale, ends.top, WIDE_NODES, ends)
@@ -244,7 +244,7 @@ def laws_of(
     setting: LaplaceGeometry, grid: TwoSided, area: TripodCover, boxes: FloatArray, a: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return masses on the grid of laws above all L of each box, and what they leave out above."""
-    ends = Ends.of(area.move, area.to_other, a)
+    ends = GridEnds.of(area.move, area.to_other, a)
     own = TwoSided(grid.grid, ends.top, ends.bottom)
     above = _half(setting, own, a, area.above(boxes), boxes[:, 3], above=True)
     below = _half(setting, own, a, area.below(boxes), boxes[:, 4], above=False)
@@ -289,7 +289,7 @@ class LaplaceMain(OnLine):
         # Ratios are bounded: nothing is cut off, unless that pays.
         cut = guides.largest if cut >= CUT_WORTH * guides.largest else cut
         low = low_end(guides, LOW_END * goal / setting.count)
-        ends = Ends.of(setting.move, setting.furthest, a)
+        ends = GridEnds.of(setting.move, setting.furthest, a)
         self._two = TwoSided.of(min(low, -spread), spread, cut, GRID_NODES, ends)
         self._grid = self._two.grid
         ended = [laws_of(setting, self._two, area, area.ends, a) for area in setting.covers]
