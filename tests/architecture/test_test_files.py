@@ -27,7 +27,6 @@ SEVERAL = {
     "gradients/test_packing.py": "blocks of clients on every path of gradients",
     "report/test_browser.py": "a page in a browser",
     "runs/test_checkpoints.py": "models that are saved on the way",
-    "runs/test_continue.py": "rounds that are added to a finished run",
     "runs/test_evaluation_rounds.py": "runs whose clients report metrics",
     "runs/test_full_disk.py": "every file of a run's end",
     "runs/test_published.py": "every file of a run, beside a neighboring data set",
