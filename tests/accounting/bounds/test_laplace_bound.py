@@ -461,3 +461,13 @@ def test_the_curve_is_the_smaller_of_both_theorems() -> None:
         setting = LaplaceGeometry(local, 0.5 * local, ((0.5 * local, n - 1),))
         for epsilon in (0.1, 0.3):
             assert curve.certified(epsilon) <= laplace_delta(setting, epsilon)
+
+
+@pytest.mark.parametrize("share", [0.999, 1.0 - 1e-9, 1.0 - 1e-15])
+def test_grids_stay_small_just_below_the_move(share: float) -> None:
+    """There L hardly exceeds zero. Half a million nodes took all memory."""
+    setting = LaplaceGeometry(2.0, 1.0, ((0.5, 4), (0.8, 3), (1.0, 4)))
+    guides = laplace_bound.LaplaceGuides.of(setting, math.exp(share * setting.move))
+    assert guides.wide.size < 8 * laplace_bound.WIDE_NODES
+    epsilon = share * setting.move
+    assert laplace_delta(setting, epsilon) <= 1.001 * laplace_profile(epsilon, setting.move)

@@ -37,6 +37,10 @@ class Half(NamedTuple):
         return result
 
 
+SHORT = 16.0
+"""A grid whose upper end is this many times below its scale gets the end as its scale."""
+
+
 @dataclass(frozen=True)
 class TwoSided:
     """A grid for L, and where L ends for all others: at `top` and at -`bottom`."""
@@ -47,7 +51,13 @@ class TwoSided:
 
     @classmethod
     def of(cls, low: float, scale: float, high: float, count: int, ends: GridEnds) -> TwoSided:
-        """Return a grid from `low` < 0 to `high` > 0, as `Grid.of` has it."""
+        """Return a grid from `low` < 0 to `high` > 0, as `Grid.of` has it.
+
+        Near epsilon = move, L hardly exceeds zero. Steps of a `scale` far above `high` would then be
+        so short that half a million of them lead to `low`; any scale is valid.
+        """
+        if SHORT * high < scale:
+            scale = high
         return cls(Grid.of(low, scale, high, count), *ends)
 
     def half(self, factors: Factors, *, above: bool) -> Half:

@@ -50,6 +50,8 @@ PROMISING = 3
 """Boxes of which one tripod is tried, to know the largest value better."""
 CHUNK = 64
 """Boxes at a time."""
+NEARLY = 1.0 - 1e-6
+"""Of the move: beyond this epsilon L hardly exceeds zero, and the local delta is all there is."""
 PASSES = 3
 """Costs are chosen for a goal, and again for what was found, if it lies outside ..."""
 NEAR_GOAL = 0.3, 4.0
@@ -173,7 +175,7 @@ def laplace_delta(setting: LaplaceGeometry, epsilon: float) -> float:
     added. It depends on nothing that was asked before.
     """
     local = float(laplace_profile(epsilon, setting.move)) * ROUND_UP
-    if local < NEGLIGIBLE or epsilon >= setting.move:
+    if local < NEGLIGIBLE or epsilon >= NEARLY * setting.move:
         return max(local, 0.0)
     a = math.exp(epsilon)
     guides = LaplaceGuides.of(setting, a)
