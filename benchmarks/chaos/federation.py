@@ -73,7 +73,7 @@ def note(path: Path, line: str) -> None:
 def warm() -> None:
     """Load everything that a run needs, and play some, so that forked children begin at once and
     know what they cost."""
-    for name in ("pages.server.app", "report.page", "federation.launch", "runs.display"):
+    for name in ("builtin_apps.server.app", "report.page", "federation.launch", "runs.display"):
         import_module(f"fl_shuffle.{name}")
 
     torch.set_num_threads(1)

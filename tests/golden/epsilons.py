@@ -39,8 +39,13 @@ SHARP = ((1.0, DELTA), (2.0, DELTA), (4.0, DELTA), (4.0, 1e-5))
 
 
 def configurations() -> dict[str, Path]:
-    """Every shipped configuration, by name."""
-    return {path.stem: path for path in sorted((ROOT / "configs").glob("*.toml"))}
+    """Every shipped configuration whose data come with the package or are MNIST's, by name."""
+    found = {path.stem: path for path in sorted((ROOT / "configs").glob("*.toml"))}
+    return {
+        name: path
+        for name, path in found.items()
+        if resolve_config(path).data.source in ("digits", "mnist")
+    }
 
 
 def columns(config: Config) -> dict[str, float | None]:

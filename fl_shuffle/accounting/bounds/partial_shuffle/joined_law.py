@@ -53,8 +53,8 @@ class TwoSided:
     def of(cls, low: float, scale: float, high: float, count: int, ends: GridEnds) -> TwoSided:
         """Return a grid from `low` < 0 to `high` > 0, as `Grid.of` has it.
 
-        Near epsilon = move, L hardly exceeds zero. Steps of a `scale` far above `high` would then be
-        so short that half a million of them lead to `low`; any scale is valid.
+        Near epsilon = move, L hardly exceeds zero. Steps of a `scale` far above `high` would be
+        so short then that half a million of them lead to `low`; any scale is valid.
         """
         if SHORT * high < scale:
             scale = high
