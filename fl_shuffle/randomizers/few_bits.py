@@ -160,8 +160,8 @@ class FewBits(Levels):
     def round_(self, reports: Tensor, clients: Ids) -> Tensor:
         """Round reports [k, d] of these clients, float32, to their levels, in place.
 
-        Every step but the division is exact in float32: half a cell has 6 bits, a level is an odd
-        multiple of it of at most 16.
+        Every step but the division is exact: half a cell has 6 binary digits, the odd factor of a
+        level has 16, and float32 holds 24.
         """
         width = torch.from_numpy((2.0 * self.half[clients]).astype(np.float32))[:, None]
         width, most = width.to(reports.device), float(2 ** (self.bits - 1))

@@ -146,10 +146,10 @@ class Guides(Protocol):
 
 
 @dataclass(frozen=True)
-class RoundGeometry:
+class ClientAmongGroups:
     """A client of radius `own`, whose means lie at most `move` apart, among `groups` of others.
 
-    Groups: (radius, number). All in noise standard deviations.
+    Groups: (radius, number). All in noise scales.
     """
 
     move: float
@@ -165,6 +165,20 @@ class RoundGeometry:
     def shares(self) -> FloatArray:
         """n_g/N."""
         return np.array([n / self.count for _, n in self.groups])
+
+    def worst(self, logs: FloatArray) -> FloatArray:
+        """Return sum_g (n_g/N) of the largest of each group's guides.
+
+        Guides are along the first axis.
+        """
+        each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
+        result: FloatArray = self.shares @ each.max(axis=1)
+        return result
+
+
+@dataclass(frozen=True)
+class RoundGeometry(ClientAmongGroups):
+    """A client among others with Gaussian noise: lengths in l2, in standard deviations."""
 
     @property
     def covers(self) -> list[Cover]:
@@ -203,15 +217,6 @@ class RoundGeometry:
         """A normal approximation of the curve at epsilon = 0: not a bound, only a scale."""
         each = [n * worst_variance(self.own, other, self.move, 1.0) for other, n in self.groups]
         return math.sqrt(sum(each)) / self.count
-
-    def worst(self, logs: FloatArray) -> FloatArray:
-        """Return sum_g (n_g/N) of the largest of each group's guides.
-
-        Guides are along the first axis.
-        """
-        each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
-        result: FloatArray = self.shares @ each.max(axis=1)
-        return result
 
 
 @lru_cache(maxsize=1 << 14)

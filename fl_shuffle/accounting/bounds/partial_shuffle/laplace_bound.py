@@ -27,6 +27,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     LOW_END,
     NEGLIGIBLE,
     WIDE_NODES,
+    ClientAmongGroups,
     OnLine,
     choose_cut,
     low_end,
@@ -72,25 +73,8 @@ section 12 says little."""
 
 
 @dataclass(frozen=True)
-class LaplaceGeometry:
-    """A client of radius `own`, whose means lie at most `move` apart, among `groups` of others.
-
-    Groups: (radius, number). All in noise scales, l1.
-    """
-
-    move: float
-    own: float
-    groups: tuple[tuple[float, int], ...]
-
-    @property
-    def count(self) -> int:
-        """N, the number of others."""
-        return sum(n for _, n in self.groups)
-
-    @cached_property
-    def shares(self) -> FloatArray:
-        """n_g/N."""
-        return np.array([n / self.count for _, n in self.groups])
+class LaplaceGeometry(ClientAmongGroups):
+    """A client among others with Laplace noise: lengths in l1, in noise scales."""
 
     @cached_property
     def covers(self) -> list[TripodCover]:
@@ -134,15 +118,6 @@ class LaplaceGeometry:
         """A normal approximation of the curve at epsilon = 0: not a bound, only a scale."""
         each = [n * s for (_, n), s in zip(self.groups, self.seconds, strict=True)]
         return math.sqrt(sum(each)) / self.count
-
-    def worst(self, logs: FloatArray) -> FloatArray:
-        """Return sum_g (n_g/N) of the largest of each group's guides.
-
-        Guides are along the first axis.
-        """
-        each = logs.reshape(len(self.groups), len(logs) // len(self.groups), -1)
-        result: FloatArray = self.shares @ each.max(axis=1)
-        return result
 
 
 def chosen(of: tripod.Lengths, rows: NDArray[np.bool_]) -> tripod.Lengths:
