@@ -177,6 +177,23 @@ def unit_rows(rows: torch.Tensor) -> torch.Tensor:
     return unit
 
 
+QUIET = 0.05
+"""Share of the whole picture's contrast that every cell is measured against as well."""
+
+
+def described_cells(energy: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
+    """Return roots of edge energies in cells over the contrast there, [N, cells], l2 norm 1.
+
+    `energy` is [N, K, H, H], `pool` [size, H] averages a side into its cells.
+    """
+    cell = pool @ (energy @ pool.T)
+    power = cell.square().sum(dim=1, keepdim=True)
+    # Contrast is measured over a cell and its neighbors; the second term keeps empty corners quiet.
+    local = torch.nn.functional.avg_pool2d(power, 3, stride=1, padding=1).sqrt()
+    overall = power.mean(dim=(2, 3), keepdim=True).sqrt()
+    return unit_rows((cell / (local + QUIET * overall + 1e-6)).sqrt().flatten(1))
+
+
 def edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
     """Return [N, orientations, H, W]: edge magnitude, shared linearly by the two nearest
     directions."""

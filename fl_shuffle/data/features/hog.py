@@ -24,6 +24,7 @@ from fl_shuffle.data.features.base import (
     PIXEL_MAXIMUM,
     Described,
     decorrelation,
+    described_cells,
     edge_energy,
     flag,
     pooling,
@@ -154,13 +155,7 @@ class OrientedGradients(Described):
         energy = edge_energy(posed, self.orientations)
         blocks = []
         for pool in self._pools:
-            cell = pool @ (energy @ pool.T)
-            power = cell.square().sum(dim=1, keepdim=True)
-            # Contrast is measured over a cell and its neighbors; the second term keeps empty
-            # corners quiet.
-            local = torch.nn.functional.avg_pool2d(power, 3, stride=1, padding=1).sqrt()
-            overall = power.mean(dim=(2, 3), keepdim=True).sqrt()
-            blocks.append(unit_rows((cell / (local + 0.05 * overall + 1e-6)).sqrt().flatten(1)))
+            blocks.append(described_cells(energy, pool))
         return torch.cat(blocks, dim=1) / math.sqrt(len(blocks))
 
 

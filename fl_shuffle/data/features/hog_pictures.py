@@ -20,7 +20,14 @@ from typing import Final
 
 import torch
 
-from fl_shuffle.data.features.base import edge_energy, flag, pooling, refused, unit_rows, whole
+from fl_shuffle.data.features.base import (
+    described_cells,
+    edge_energy,
+    flag,
+    pooling,
+    refused,
+    whole,
+)
 from fl_shuffle.data.features.leaves import LUMINANCE
 from fl_shuffle.data.features.pictures import PictureMap
 
@@ -28,8 +35,6 @@ _OPPONENT: Final = ((1 / 3, 1 / 3, 1 / 3), (1 / 2, 0.0, -1 / 2), (-1 / 4, 1 / 2,
 _TINT: Final = 2.0
 """How much the opponent axes count beside lightness, on which they have less spread."""
 _COLOR_CELLS: Final = 4
-_QUIET: Final = 0.05
-"""Share of the whole picture's contrast that every cell is measured against as well."""
 
 
 class PictureGradients(PictureMap):
@@ -89,12 +94,7 @@ class PictureGradients(PictureMap):
         energy = energy.reshape(count, channels * self.orientations, side, side)
         blocks = []
         for pool in self._pools:
-            cell = pool @ (energy @ pool.T)
-            power = cell.square().sum(dim=1, keepdim=True)
-            local = torch.nn.functional.avg_pool2d(power, 3, stride=1, padding=1).sqrt()
-            overall = power.mean(dim=(2, 3), keepdim=True).sqrt()
-            block = (cell / (local + _QUIET * overall + 1e-6)).sqrt().flatten(1)
-            blocks.append(unit_rows(block) / math.sqrt(len(self._pools)))
+            blocks.append(described_cells(energy, pool) / math.sqrt(len(self._pools)))
         if self.color:
             colors = self._colors @ (picture @ self._colors.T)
             middle = torch.tensor([0.5, 0.0, 0.0])[:, None, None]
